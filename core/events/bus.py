@@ -1,0 +1,100 @@
+"""The one way out of core: an observer can see, never touch, never fail the driver."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Protocol
+
+from core.events.facts import (
+    Event,
+    GroupClosed,
+    GroupCreated,
+    PoolCreated,
+    PoolStateChanged,
+    WorkerEnded,
+    WorkerStarted,
+)
+
+_log = logging.getLogger("podium.events")
+
+
+class Observer(Protocol):
+    """Sees every event of a driver, on whatever thread it happens; must return within microseconds."""
+
+    def observe(self, event: Event) -> None:
+        """Take note of ``event``. An exception is logged and counted, and goes no further."""
+        ...
+
+
+class EventBus:
+    """Passes events to observers and remembers what stands.
+
+    An observer that comes late is first told of the pools, groups and workers that exist, in the order they came, so
+    that a recorder started after them still knows them.
+    """
+
+    def __init__(self) -> None:
+        """Start with nobody listening."""
+        self._lock = threading.Lock()
+        self._observers: tuple[Observer, ...] = ()
+        self._standing: dict[tuple[str, str], Event] = {}
+        self.n_observer_errors = 0
+
+    @property
+    def observed(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._observers)
+
+    def subscribe(self, observer: Observer) -> None:
+        """Tell ``observer`` of what stands, then of everything that happens."""
+        with self._lock:
+            standing = tuple(self._standing.values())
+            for event in standing:
+                self._tell(observer, event)
+            self._observers = (*self._observers, observer)
+
+    def unsubscribe(self, observer: Observer) -> None:
+        """Stop telling ``observer``; no error if it never listened."""
+        with self._lock:
+            self._observers = tuple(known for known in self._observers if known is not observer)
+
+    def emit(self, event: Event) -> None:
+        """Pass ``event`` to every observer, on the caller's thread."""
+        if isinstance(event, (PoolCreated, PoolStateChanged, GroupCreated, GroupClosed, WorkerStarted, WorkerEnded)):
+            with self._lock:
+                _keep(self._standing, event)
+                observers = self._observers
+        else:
+            observers = self._observers
+        for observer in observers:
+            self._tell(observer, event)
+
+    def _tell(self, observer: Observer, event: Event) -> None:
+        try:
+            observer.observe(event)
+        except Exception:
+            self.n_observer_errors += 1
+            if self.n_observer_errors in {1, 10, 100} or self.n_observer_errors % 1000 == 0:
+                _log.exception("an observer raised on %s (%d so far)", type(event).__name__, self.n_observer_errors)
+
+
+def _keep(standing: dict[tuple[str, str], Event], event: Event) -> None:
+    """Update what stands by one event."""
+    match event:
+        case PoolCreated():
+            standing["pool", event.pool] = event
+        case PoolStateChanged(state="closed"):
+            standing.pop(("pool", event.pool), None)
+            standing.pop(("pool state", event.pool), None)
+        case PoolStateChanged():
+            standing["pool state", event.pool] = event
+        case GroupCreated():
+            standing["group", event.group] = event
+        case GroupClosed():
+            for key in [key for key in standing if key[0] in {"group", "worker"} and key[1].split("\0")[0] == event.group]:
+                del standing[key]
+        case WorkerStarted():
+            standing["worker", f"{event.group}\0{event.rank}"] = event
+        case WorkerEnded():
+            standing.pop(("worker", f"{event.group}\0{event.rank}"), None)

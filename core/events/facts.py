@@ -1,0 +1,257 @@
+"""What happened, as frozen values.
+
+Every time is in nanoseconds on the *driver clock*: the wall clock at the driver's start, carried forward by its
+monotonic clock, so it never jumps. Workers' own clocks have been aligned to it before an event is made.
+
+Names are unique within a run: ``pool`` and ``group`` are names, ``call_id`` counts from 1. No event holds an
+argument, a result, a handle or a reference of a call: only sizes, times and names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """An exception as text. ``rank`` is -1 when it did not come from a rank."""
+
+    type: str
+    message: str
+    traceback_text: str = ""
+    rank: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """One slot of a pool: the process number ``index`` in rank order and where it sits."""
+
+    index: int
+    node: str
+    node_index: int
+    local_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCreated:
+    """A resource pool has its slots. ``process_on_nodes`` is the list of processes per node."""
+
+    at_ns: int
+    pool: str
+    process_on_nodes: tuple[int, ...]
+    slots: tuple[SlotFacts, ...]
+    generation: int
+    state: str
+    use_gpu: bool
+    max_colocate_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStateChanged:
+    """A pool moved to another state: active, pausing, paused, changing, closed or failed."""
+
+    at_ns: int
+    pool: str
+    state: str
+    generation: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodFacts:
+    """A bound method as it was registered."""
+
+    name: str
+    dispatch_mode: str
+    execute_mode: str
+    blocking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCreated:
+    """All workers of a group are up. ``worker_class`` is its qualified name."""
+
+    at_ns: int
+    group: str
+    pool: str
+    worker_class: str
+    world_size: int
+    methods: tuple[MethodFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClosed:
+    """A group's workers were let go."""
+
+    at_ns: int
+    group: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """One worker process is up. ``devices`` is what it sees, such as "0" or "not set"."""
+
+    at_ns: int
+    group: str
+    pool: str
+    rank: int
+    local_rank: int
+    name: str
+    pid: int
+    node: str
+    actor_id: str
+    devices: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """One worker process is gone. ``died`` is False when it was closed on purpose."""
+
+    at_ns: int
+    group: str
+    rank: int
+    died: bool
+    reason: str = ""
+    pid: int = 0
+    node: str = ""
+    method: str = ""
+    call_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """The driver asked for a bound method and has passed the pool's gate.
+
+    ``at_ns`` is when the driver made the call, before it waited ``gate_ns`` at the gate.
+    """
+
+    call_id: int
+    at_ns: int
+    group: str
+    pool: str
+    generation: int
+    method: str
+    dispatch_mode: str
+    execute_mode: str
+    blocking: bool
+    gate_ns: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankFinished:
+    """One rank's span of a call.
+
+    ``submitted_ns`` and ``ready_ns`` are read on the driver; ``started_ns`` and ``finished_ns`` on the worker and
+    aligned with an uncertainty of ``clock_error_ns``; they are None when the rank never said. ``status`` is "ok",
+    "error" (its method raised), "died" or "cancelled".
+    """
+
+    call_id: int
+    group: str
+    rank: int
+    submitted_ns: int
+    started_ns: int | None
+    finished_ns: int | None
+    ready_ns: int
+    clock_error_ns: int
+    status: str
+    rows_in: int
+    rows_out: int
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """The end of a call: exactly one for each ``CallStarted``, whatever happened in between.
+
+    The five steps are durations on the driver's thread. For a non-blocking call ``wait_ns`` counts from the moment the
+    driver first asked for the future's value and ``awaited_at_ns`` is that moment; both stay 0 if it never did. ``rows`` are the real rows of the caller's batch, without
+    ``padding_rows``; ``shard_sizes`` are the rows sent to each rank, padding included, empty when the mode deals no
+    rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network). ``status`` is "ok",
+    "error", "died" or "cancelled".
+    """
+
+    call_id: int
+    at_ns: int
+    status: str
+    rows: int
+    rows_out: int
+    shard_sizes: tuple[int, ...]
+    padding_rows: int
+    bytes_out: int
+    bytes_in: int
+    dispatch_ns: int
+    execute_ns: int
+    wait_ns: int
+    collect_ns: int
+    unpad_ns: int
+    awaited_at_ns: int = 0
+    error: ErrorFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """The driver began step ``index`` (from 1) of ``total`` (0 when it did not say)."""
+
+    at_ns: int
+    index: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """The driver ended a step; ``metrics`` is what it chose to show of it, such as ("reward", 0.4)."""
+
+    at_ns: int
+    index: int
+    metrics: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationChanged:
+    """A control operation moved on.
+
+    ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired; ``who``
+    is the name of the token or "driver".
+    """
+
+    at_ns: int
+    operation_id: str
+    kind: str
+    pool: str
+    state: str
+    who: str
+    expected_generation: int | None
+    before: str = ""
+    after: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something worth a line in the list of events. ``level`` is "info", "warning" or "error"."""
+
+    at_ns: int
+    level: str
+    text: str
+
+
+Event: TypeAlias = (
+    PoolCreated
+    | PoolStateChanged
+    | GroupCreated
+    | GroupClosed
+    | WorkerStarted
+    | WorkerEnded
+    | CallStarted
+    | RankFinished
+    | CallFinished
+    | StepStarted
+    | StepFinished
+    | OperationChanged
+    | Notice
+)
