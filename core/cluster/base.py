@@ -1,0 +1,183 @@
+"""What core needs of a cluster, in a few verbs: reserve release spawn submit fetch wait kill.
+
+Two implementations are held to one contract suite (``tests/contract``): ``on_ray.RayCluster`` and
+``local.LocalCluster``. References, placements' native parts and actor handles are opaque to everybody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+Ref: TypeAlias = Any
+"""A value somewhere on the cluster: ``ray.ObjectRef`` or ``LocalRef``; only the cluster looks inside."""
+
+ActorHandle: TypeAlias = Any
+"""A worker process: a Ray actor handle or a ``LocalActor``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRequest:
+    """Slots wanted: ``process_on_nodes[i]`` equal bundles together on one node, for each ``i``."""
+
+    pool: str
+    process_on_nodes: tuple[int, ...]
+    bundle: Mapping[str, float]
+    strategy: str = "STRICT_PACK"
+    lifetime: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One reserved bundle. ``index`` is its place in rank order, ``node`` the node's address.
+
+    ``group_index`` says which native group holds it and ``bundle_index`` which bundle of that group it is.
+    """
+
+    index: int
+    node: str
+    node_index: int
+    local_index: int
+    group_index: int
+    bundle_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Reserved slots in rank order; ``native`` are the cluster's own handles (Ray placement groups)."""
+
+    pool: str
+    slots: tuple[Slot, ...]
+    native: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """A worker process wanted on a slot. ``actor_class`` is built without arguments.
+
+    ``num_gpus`` may be a fraction; ``env`` is there from the process's first instruction; ``options`` are the cluster's
+    own, passed on as they are.
+    """
+
+    actor_class: type
+    name: str
+    placement: Placement
+    slot: Slot
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+    device: str = "GPU"
+    env: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A method on its way: the reference of its result and that of its receipt (times and sizes)."""
+
+    result: Ref
+    receipt: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a reference came to: a value, or the error that stands in its place."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Cluster(Protocol):
+    """Processes, slots and references.
+
+    Errors of workers come out of ``fetch`` and ``on_ready`` as ``core.errors.WorkerError``; a death as
+    ``WorkerDiedError`` whose rank the caller fills in.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Return what this is, such as "ray 2.60.0" or "local"."""
+        ...
+
+    def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
+        """Reserve the slots of a pool.
+
+        Raises:
+            PlacementError: They do not fit, or were not free by ``timeout_s``; nothing is left pending.
+        """
+        ...
+
+    def release(self, placement: Placement) -> None:
+        """Give the slots back; no error when they are gone already."""
+        ...
+
+    def spawn(self, request: SpawnRequest) -> ActorHandle:
+        """Start a worker process and return at once; the first ``submit`` shows whether it came up."""
+        ...
+
+    def submit(self, actor: ActorHandle, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
+        """Run ``method`` of ``actor``, which returns ``(result, receipt)``; calls on one actor keep their order.
+
+        References among ``args`` and the values of ``kwargs`` arrive as their values.
+        """
+        ...
+
+    def put(self, value: object) -> Ref:
+        """Store a value once for many readers."""
+        ...
+
+    def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
+        """Return the values, in order; raise the first error as soon as one reference came to one.
+
+        Raises:
+            TimeoutError: Not all were ready after ``timeout_s``.
+        """
+        ...
+
+    def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
+        """Wait for ``n_ready`` of ``refs``; return those that are ready and those that are not."""
+        ...
+
+    def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
+        """Call ``callback`` on another thread as soon as ``ref`` came to a value or an error."""
+        ...
+
+    def is_ref(self, value: object) -> bool:
+        """Tell whether ``value`` is a reference of this cluster."""
+        ...
+
+    def kill(self, actor: ActorHandle) -> None:
+        """End a worker process at once; no error when it is gone already."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what this object started; may be called twice."""
+        ...
+
+
+_local_environ: ContextVar[Mapping[str, str] | None] = ContextVar("podium_worker_environ", default=None)
+
+
+def environ() -> Mapping[str, str]:
+    """Return the environment of the worker this code runs in.
+
+    That is ``os.environ``, but for a worker that shares a process with others: it has one of its own.
+    """
+    own = _local_environ.get()
+    return os.environ if own is None else own
+
+
+def adopt_environ(variables: Mapping[str, str]) -> None:
+    """Add ``variables`` to the environment of the worker this code runs in."""
+    own = _local_environ.get()
+    if own is None:
+        os.environ.update(variables)
+    else:
+        _local_environ.set({**own, **variables})
+
+
+def isolate_environ() -> None:
+    """Give this thread's worker an environment of its own, a copy of the process's."""
+    _local_environ.set(dict(os.environ))

@@ -1,0 +1,295 @@
+"""The cluster's verbs inside this process: one thread per worker, everything pickled that Ray would pickle.
+
+For fast tests, and for a user's ``breakpoint()`` inside a worker. Ranks run side by side, but they share one
+interpreter: ``torch.distributed`` and changes to ``os.environ`` need real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+import pickle
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future
+from concurrent.futures import wait as wait_for_futures
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from core.cluster.base import (
+    Outcome,
+    Placement,
+    Ref,
+    ReserveRequest,
+    Slot,
+    SpawnRequest,
+    Submitted,
+    isolate_environ,
+)
+from core.errors import PlacementError, WorkerDiedError
+
+_NODE = "127.0.0.1"
+_live_refs: weakref.WeakValueDictionary[int, LocalRef] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+class LocalRef:
+    """A value that a worker of this process made or will make, kept as the bytes it was pickled to."""
+
+    def __init__(self) -> None:
+        """Make a reference to a value that is not there yet."""
+        self.number = next(_numbers)
+        self.future: Future[bytes] = Future()
+        _live_refs[self.number] = self
+
+    def value(self) -> Any:
+        """Wait for the bytes and return a fresh copy of the value, or raise the error that stands in its place."""
+        return pickle.loads(self.future.result())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a number: inside this process the value is found again by it."""
+        return _find_ref, (self.number,)
+
+    def __await__(self) -> Any:
+        """Let an ``async def`` worker method await a reference, as it could on Ray."""
+        return asyncio.to_thread(self.value).__await__()
+
+
+def _find_ref(number: int) -> LocalRef:
+    return _live_refs[number]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    method: str
+    payload: bytes
+    result: LocalRef
+    receipt: LocalRef
+
+
+class LocalActor:
+    """A worker: a thread that takes jobs in order, and the object they are run on."""
+
+    def __init__(self, request: SpawnRequest) -> None:
+        """Start the thread; the object is built on it, as it would be in a process of its own."""
+        self.name = request.name
+        self.killed = threading.Event()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._class = pickle.loads(cloudpickle.dumps(request.actor_class))
+        self._env = dict(request.env)
+        self._lock = threading.Lock()
+        self._current: _Job | None = None
+        threading.Thread(target=self._run, name=f"podium-{self.name}", daemon=True).start()
+
+    def give(self, job: _Job) -> None:
+        """Queue a job, or fail it when the worker is gone."""
+        with self._lock:
+            if not self.killed.is_set():
+                self._jobs.put(job)
+                return
+        self._fail(job, self._death(job))
+
+    def kill(self) -> None:
+        """End the worker: the job it runs and all that wait fail at once; a running thread is left to run out."""
+        with self._lock:
+            if self.killed.is_set():
+                return
+            self.killed.set()
+            current = self._current
+            self._jobs.put(None)
+        if current is not None:
+            self._fail(current, self._death(current))
+
+    def _run(self) -> None:
+        isolate_environ()
+        actor = self._class()
+        while (job := self._jobs.get()) is not None:
+            if self.killed.is_set():
+                self._fail(job, self._death(job))
+                continue
+            self._current = job
+            self._do(actor, job)
+            self._current = None
+
+    def _do(self, actor: Any, job: _Job) -> None:
+        try:
+            args, kwargs = pickle.loads(job.payload)
+            args = tuple(_resolve(value) for value in args)
+            kwargs = {name: _resolve(value) for name, value in kwargs.items()}
+            outcome = getattr(actor, job.method)(*args, **kwargs)
+            if inspect.isawaitable(outcome):
+                outcome = asyncio.run(_await(outcome))
+            value, receipt = outcome
+            pickled = cloudpickle.dumps(value), cloudpickle.dumps(receipt)
+        except BaseException as error:
+            self._fail(job, error)
+            return
+        _settle(job.result, pickled[0])
+        _settle(job.receipt, pickled[1])
+
+    def _death(self, job: _Job) -> WorkerDiedError:
+        return WorkerDiedError(f"worker {self.name} was killed", worker=self.name, pid=os.getpid(), method=job.method)
+
+    @staticmethod
+    def _fail(job: _Job, error: BaseException) -> None:
+        try:
+            error = pickle.loads(cloudpickle.dumps(error))
+        except Exception:
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        for ref in (job.result, job.receipt):
+            if not ref.future.done():
+                ref.future.set_exception(error)
+
+
+async def _await(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _settle(ref: LocalRef, pickled: bytes) -> None:
+    if not ref.future.done():
+        ref.future.set_result(pickled)
+
+
+def _resolve(value: Any) -> Any:
+    return value.value() if isinstance(value, LocalRef) else value
+
+
+class LocalCluster:
+    """A machine with as many slots as it is told it has.
+
+    ``resources`` is what the one node offers, such as ``{"CPU": 16, "GPU": 8}``; None means no limit.
+    """
+
+    def __init__(self, resources: Mapping[str, float] | None = None) -> None:
+        """Describe the machine; threads start with the workers."""
+        self._total = None if resources is None else dict(resources)
+        self._free = None if resources is None else dict(resources)
+        self._held: dict[int, dict[str, float]] = {}
+        self._actors: weakref.WeakSet[LocalActor] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    @property
+    def kind(self) -> str:
+        """Return "local"."""
+        return "local"
+
+    def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
+        """Take the slots, or say at once what is missing: nobody else could free them while this thread waits."""
+        n_bundles = sum(request.process_on_nodes)
+        needed = {name: amount * n_bundles for name, amount in request.bundle.items()}
+        with self._lock:
+            if self._free is not None:
+                if any(self._free.get(name, 0.0) < amount for name, amount in needed.items()):
+                    raise _no_room(request, needed, self._free)
+                for name, amount in needed.items():
+                    self._free[name] -= amount
+            token = object()
+            self._held[id(token)] = needed
+        slots = tuple(
+            Slot(index, _NODE, node_index, local_index, node_index, local_index)
+            for index, (node_index, local_index) in enumerate(
+                (node_index, local_index)
+                for node_index, n_processes in enumerate(request.process_on_nodes)
+                for local_index in range(n_processes)
+            )
+        )
+        return Placement(request.pool, slots, (token,))
+
+    def release(self, placement: Placement) -> None:
+        """Give the slots back."""
+        with self._lock:
+            held = self._held.pop(id(placement.native[0]), {})
+            if self._free is not None:
+                for name, amount in held.items():
+                    self._free[name] += amount
+
+    @property
+    def free(self) -> dict[str, float] | None:
+        """Return what is not reserved, or None when there is no limit."""
+        with self._lock:
+            return None if self._free is None else dict(self._free)
+
+    def spawn(self, request: SpawnRequest) -> LocalActor:
+        """Start a worker thread."""
+        actor = LocalActor(request)
+        self._actors.add(actor)
+        return actor
+
+    def submit(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
+        """Pickle the arguments and queue the job."""
+        job = _Job(method, cloudpickle.dumps((args, dict(kwargs))), LocalRef(), LocalRef())
+        actor.give(job)
+        return Submitted(job.result, job.receipt)
+
+    def put(self, value: object) -> LocalRef:
+        """Pickle a value once."""
+        ref = LocalRef()
+        ref.future.set_result(cloudpickle.dumps(value))
+        return ref
+
+    def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
+        """Return copies of the values, or raise the first error."""
+        done, pending = wait_for_futures([ref.future for ref in refs], timeout_s, return_when=FIRST_EXCEPTION)
+        for future in done:
+            if (error := future.exception()) is not None:
+                raise error
+        if pending:
+            raise TimeoutError(f"{len(pending)} of {len(refs)} values were not ready after {timeout_s} s")
+        return [ref.value() for ref in refs]
+
+    def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
+        """Wait until enough are there."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            ready = [ref for ref in refs if ref.future.done()]
+            if len(ready) >= n_ready or (deadline is not None and time.monotonic() >= deadline):
+                return ready, [ref for ref in refs if ref not in ready]
+            left_s = 1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+            pending = [ref.future for ref in refs if ref not in ready]
+            wait_for_futures(pending, min(left_s, 1.0), return_when="FIRST_COMPLETED")
+
+    def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
+        """Call back from the worker's thread."""
+
+        def tell(future: Future[bytes]) -> None:
+            error = future.exception()
+            callback(Outcome(error=error) if error is not None else Outcome(pickle.loads(future.result())))
+
+        ref.future.add_done_callback(tell)
+
+    def is_ref(self, value: object) -> bool:
+        """Tell whether ``value`` is a ``LocalRef``."""
+        return isinstance(value, LocalRef)
+
+    def kill(self, actor: LocalActor) -> None:
+        """End a worker."""
+        actor.kill()
+
+    def close(self) -> None:
+        """End every worker."""
+        for actor in list(self._actors):
+            actor.kill()
+
+
+def _no_room(request: ReserveRequest, needed: Mapping[str, float], free: Mapping[str, float]) -> PlacementError:
+    def words(amounts: Mapping[str, float]) -> str:
+        return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
+
+    n_bundles = sum(request.process_on_nodes)
+    available = {name: free.get(name, 0.0) for name in needed}
+    return PlacementError(
+        f"pool {request.pool} {list(request.process_on_nodes)} does not fit: {n_bundles} bundles of "
+        f"{words(request.bundle)} need {words(needed)}, free are {words(available)}",
+        pool=request.pool,
+        bundle=tuple(request.bundle.items()),
+        n_bundles=n_bundles,
+        needed=tuple(needed.items()),
+        available=tuple(available.items()),
+    )

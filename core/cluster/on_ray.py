@@ -1,0 +1,256 @@
+"""The cluster's verbs on Ray: placement groups, actors, object references. The only file that imports ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError, TaskCancelledError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
+from core.cluster.shortage import NodeRoom, Reservation, explain_shortage
+from core.errors import PlacementError, PodiumError, WorkerDiedError
+
+_log = logging.getLogger("podium.cluster")
+_actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+
+
+class RayCluster:
+    """A Ray cluster: the one this process is connected to, the one RAY_ADDRESS names, or one started for this driver."""
+
+    def __init__(self, started_here: bool) -> None:
+        """Wrap the connection that this process has; ``connect`` is the way to get one."""
+        self._started_here = started_here
+
+    @classmethod
+    def connect(cls, num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> RayCluster:
+        """Use Ray's present connection, join the cluster of RAY_ADDRESS, or start Ray on this machine.
+
+        ``num_cpus`` and ``num_gpus`` are logical resources of a Ray that is started here; ``options`` go to
+        ``ray.init``. A local Ray is asked for by name, so that a stale address file on the host is never followed.
+        """
+        if ray.is_initialized():
+            return cls(started_here=False)
+        address = os.environ.get("RAY_ADDRESS", "")
+        if address and "address" not in options:
+            ray.init(address=address, log_to_driver=True, **options)
+            return cls(started_here=False)
+        defaults: dict[str, Any] = {
+            "address": "local",
+            "include_dashboard": False,
+            "logging_level": logging.WARNING,
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+        }
+        ray.init(**{**defaults, **options})
+        return cls(started_here=True)
+
+    @property
+    def kind(self) -> str:
+        """Return "ray" and its version."""
+        return f"ray {ray.__version__}"
+
+    def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
+        """Make one placement group per node and wait until all stand."""
+        deadline = time.monotonic() + timeout_s
+        short = self._shortage(request)
+        # Nodes can still join a cluster that somebody else runs; a machine of our own will not grow.
+        if short is not None and short.hopeless and self._started_here:
+            raise short.error
+        groups: list[PlacementGroup] = []
+        try:
+            for node_index, n_processes in enumerate(request.process_on_nodes):
+                groups.append(
+                    placement_group(
+                        [dict(request.bundle)] * n_processes,
+                        strategy=request.strategy,
+                        name=f"{request.pool}_{node_index}",
+                        lifetime=request.lifetime,
+                    )
+                )
+            for group in groups:
+                if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
+                    raise self._timed_out(request, timeout_s)
+        except BaseException:
+            _remove(groups)
+            raise
+        return _placement(request.pool, groups)
+
+    def release(self, placement: Placement) -> None:
+        """Remove the placement groups."""
+        if ray.is_initialized():
+            _remove(placement.native)
+
+    def spawn(self, request: SpawnRequest) -> Any:
+        """Start an actor on its bundle."""
+        actor_class = _actor_classes.get(request.actor_class)
+        if actor_class is None:
+            actor_class = _actor_classes[request.actor_class] = ray.remote(request.actor_class)
+        options: dict[str, Any] = {
+            "name": request.name,
+            "num_cpus": request.num_cpus,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=request.placement.native[request.slot.group_index],
+                placement_group_bundle_index=request.slot.bundle_index,
+            ),
+        }
+        if request.num_gpus and request.device == "GPU":
+            options["num_gpus"] = request.num_gpus
+        elif request.num_gpus:
+            options["resources"] = {request.device: request.num_gpus}
+        if request.env:
+            options["runtime_env"] = {"env_vars": dict(request.env)}
+        return actor_class.options(**{**options, **request.options}).remote()
+
+    def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
+        """Call an actor's method with two returns."""
+        try:
+            result, receipt = getattr(actor, method).options(num_returns=2).remote(*args, **kwargs)
+        except RayActorError as error:
+            raise _translated(error) from None
+        return Submitted(result, receipt)
+
+    def put(self, value: object) -> Ref:
+        """Store a value in the object store."""
+        return ray.put(value)
+
+    def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
+        """Get the values in one round; Ray raises as soon as one of them is an error."""
+        try:
+            values: list[Any] = ray.get(list(refs), timeout=timeout_s)
+        except GetTimeoutError as error:
+            raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
+        except (RayTaskError, RayActorError, TaskCancelledError) as error:
+            raise _translated(error) from None
+        return values
+
+    def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
+        """Wait without moving the values here."""
+        if not refs:
+            return [], []
+        ready, pending = ray.wait(list(refs), num_returns=n_ready, timeout=timeout_s, fetch_local=False)
+        return ready, pending
+
+    def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
+        """Call back from Ray's own thread."""
+
+        def tell(future: Any) -> None:
+            error = future.exception()
+            callback(Outcome(future.result()) if error is None else Outcome(error=_translated(error)))
+
+        ref.future().add_done_callback(tell)
+
+    def is_ref(self, value: object) -> bool:
+        """Tell whether ``value`` is an ``ObjectRef``."""
+        return isinstance(value, ray.ObjectRef)
+
+    def kill(self, actor: Any) -> None:
+        """Kill an actor without a restart."""
+        if ray.is_initialized():
+            try:
+                ray.kill(actor, no_restart=True)
+            except ValueError:  # it is gone already, or belongs to another driver
+                _log.debug("actor %s was gone already", actor)
+
+    def close(self) -> None:
+        """Shut Ray down if this object started it."""
+        if self._started_here and ray.is_initialized():
+            ray.shutdown()
+        self._started_here = False
+
+    def _shortage(self, request: ReserveRequest) -> Any:
+        return explain_shortage(request, _rooms(), _reservations())
+
+    def _timed_out(self, request: ReserveRequest, timeout_s: float) -> PlacementError:
+        short = self._shortage(request)
+        if short is not None:
+            error: PlacementError = short.error
+            return error
+        return PlacementError(
+            f"pool {request.pool} {list(request.process_on_nodes)} did not get its slots within {timeout_s:g} s "
+            f"although enough seems to be free; look at the cluster's own state",
+            pool=request.pool,
+            bundle=tuple(request.bundle.items()),
+            n_bundles=sum(request.process_on_nodes),
+        )
+
+
+def _remove(groups: Sequence[PlacementGroup]) -> None:
+    for group in groups:
+        try:
+            remove_placement_group(group)
+        except Exception:
+            _log.exception("a placement group could not be removed")
+
+
+def _addresses() -> dict[str, str]:
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+
+
+def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
+    """Fix the rank order: groups by the address of their node, equal ones as they were asked for."""
+    addresses = _addresses()
+    placed = []
+    for asked, group in enumerate(groups):
+        nodes = placement_group_table(group)["bundles_to_node_id"]
+        placed.append((_address_key(addresses.get(nodes[0], "")), asked, group, nodes))
+    placed.sort(key=lambda item: item[:2])
+    slots = []
+    for group_index, (_, _, _, nodes) in enumerate(placed):
+        for bundle_index in sorted(nodes):
+            address = addresses.get(nodes[bundle_index], "")
+            slots.append(Slot(len(slots), address, group_index, bundle_index, group_index, bundle_index))
+    return Placement(pool, tuple(slots), tuple(group for _, _, group, _ in placed))
+
+
+def _address_key(address: str) -> tuple[object, ...]:
+    """Sort 10.0.0.9 before 10.0.0.10."""
+    parts = re.split(r"(\d+)", address)
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+
+
+def _rooms() -> list[NodeRoom]:
+    return [
+        NodeRoom(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"]))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _reservations() -> list[Reservation]:
+    return [
+        Reservation(entry["bundles_to_node_id"][index], entry["name"] or "an unnamed placement group", dict(bundle))
+        for entry in placement_group_table().values()
+        if entry["state"] in {"CREATED", "RESCHEDULING"}
+        for index, bundle in entry["bundles"].items()
+        if entry["bundles_to_node_id"].get(index)
+    ]
+
+
+def _translated(error: BaseException) -> BaseException:
+    """Turn Ray's errors into core's; the worker's shell has put its facts into the cause already."""
+    if isinstance(error, RayTaskError):
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, PodiumError):
+            return cause
+        return error
+    if isinstance(error, RayActorError):
+        text = str(error)
+        name = re.search(r"\bname: (\S+)", text)
+        pid = re.search(r"\bpid: (\d+)", text)
+        address = re.search(r"\bip: (\S+)", text)
+        return WorkerDiedError(
+            text,
+            worker=name.group(1) if name else "",
+            pid=int(pid.group(1)) if pid else 0,
+            node=address.group(1) if address else "",
+        )
+    return error

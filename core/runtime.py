@@ -1,0 +1,159 @@
+"""What one driver has: a cluster, a bus for events, a clock, and the pools and groups that live."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from core.cluster import Cluster
+from core.errors import UsageError
+from core.events import EventBus
+
+
+class DriverClock:
+    """Nanoseconds since 1970 that never jump: the wall clock at the start, carried on by the monotonic clock."""
+
+    def __init__(self) -> None:
+        """Anchor the monotonic clock to the wall clock."""
+        self.anchor_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self.anchor_ns + time.monotonic_ns()
+
+
+class LivePool(Protocol):
+    """What the registry keeps of a pool, weakly."""
+
+    @property
+    def name(self) -> str:
+        """Return the pool's name, unique among the pools of a driver."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class Runtime:
+    """The surroundings of pools and groups. Ray is not touched before something needs the cluster."""
+
+    def __init__(self, connect: Callable[[], Cluster]) -> None:
+        """Remember how to get a cluster; ``connect`` is called at most once, on first use."""
+        self._connect = connect
+        self._cluster: Cluster | None = None
+        self._lock = threading.RLock()
+        self._pools: weakref.WeakValueDictionary[str, LivePool] = weakref.WeakValueDictionary()
+        self._group_names: dict[str, int] = {}
+        self._call_ids = itertools.count(1)
+        self.bus = EventBus()
+        self.clock = DriverClock()
+        self.step = 0
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the cluster, connecting on first use."""
+        with self._lock:
+            if self._cluster is None:
+                self._cluster = self._connect()
+            return self._cluster
+
+    @property
+    def connected(self) -> bool:
+        """Whether the cluster has been needed yet."""
+        return self._cluster is not None
+
+    def next_call_id(self) -> int:
+        """Return the number of the next call, from 1."""
+        return next(self._call_ids)
+
+    def claim_pool_name(self, wanted: str | None, pool: LivePool) -> str:
+        """Register a pool under ``wanted``, or under "pool", "pool_2", ... when it has no name of its own.
+
+        Raises:
+            UsageError: A pool that lives has this name already.
+        """
+        with self._lock:
+            if wanted is not None:
+                if wanted in self._pools:
+                    raise UsageError(f"a pool named {wanted!r} exists already; close it or choose another name_prefix")
+                name = wanted
+            else:
+                name = next(name for name in _numbered("pool") if name not in self._pools)
+            self._pools[name] = pool
+            return name
+
+    def forget_pool(self, name: str) -> None:
+        """Free a pool's name."""
+        with self._lock:
+            self._pools.pop(name, None)
+
+    def claim_group_name(self, wanted: str) -> str:
+        """Return ``wanted``, or with a number behind it when an earlier group of this run had the name."""
+        with self._lock:
+            n_before = self._group_names.get(wanted, 0)
+            self._group_names[wanted] = n_before + 1
+            return wanted if n_before == 0 else f"{wanted}_{n_before + 1}"
+
+    def pools(self) -> Mapping[str, Any]:
+        """Return the pools that live, by name."""
+        with self._lock:
+            return dict(self._pools)
+
+    def close(self) -> None:
+        """Close every pool and let go of the cluster; may be called twice."""
+        for pool in self.pools().values():
+            pool.close()
+        with self._lock:
+            if self._cluster is not None:
+                self._cluster.close()
+                self._cluster = None
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    for number in itertools.count(2):
+        yield f"{stem}_{number}"
+
+
+class RayOptions:
+    """How to start Ray when nobody has; set once by ``core.init`` or the command line, read on first use."""
+
+    def __init__(self) -> None:
+        """Leave everything to Ray."""
+        self.num_cpus: float | None = None
+        self.num_gpus: float | None = None
+        self.options: dict[str, Any] = {}
+
+
+ray_options = RayOptions()
+_current: Runtime | None = None
+_current_lock = threading.Lock()
+
+
+def connect_to_ray() -> Cluster:
+    """Connect as ``ray_options`` say. Ray is imported here, on first use: it costs a second and much memory."""
+    from core.cluster.on_ray import RayCluster
+
+    return RayCluster.connect(ray_options.num_cpus, ray_options.num_gpus, **ray_options.options)
+
+
+def current() -> Runtime:
+    """Return this process's runtime; without one yet, one that will use Ray."""
+    global _current
+    with _current_lock:
+        if _current is None:
+            _current = Runtime(connect_to_ray)
+        return _current
+
+
+def install(runtime: Runtime | None) -> Runtime | None:
+    """Make ``runtime`` the current one and return the one before; None goes back to the default on next use."""
+    global _current
+    with _current_lock:
+        before, _current = _current, runtime
+        return before
