@@ -1,0 +1,87 @@
+"""What the routes work with; handed in by the factory, found by each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from app.api.idempotency import Remembered
+from app.api.limits import ReadPool, Seats
+from app.api.problems import Problem, ProblemError, not_found
+from app.api.rules import READ_ONLY_HINT, Visitor
+from app.api.static import StaticFiles
+from app.api.stream import TickHub
+from app.api.tokens import Tokens
+from app.settings import ServerSettings
+from core.control.commands import ControlPlane
+from web.source import Run, RunSource
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborators:
+    """Everything a route may need. ``control`` is None for a run that cannot be steered."""
+
+    source: RunSource
+    control: ControlPlane | None
+    settings: ServerSettings
+    tokens: Tokens
+    reads: ReadPool
+    hub: TickHub
+    files: StaticFiles
+    remembered: Remembered
+    seats: Seats
+
+    @property
+    def controllable(self) -> bool:
+        """Whether anybody at all may steer this run."""
+        return self.settings.control and self.control is not None
+
+
+def collaborators(request: Request) -> Collaborators:
+    """Return what the app was made with."""
+    return cast(Collaborators, request.app.state.collaborators)
+
+
+def visitor(request: Request) -> Visitor:
+    """Return who asks, as the guard found."""
+    return cast(Visitor, request.scope["podium.visitor"])
+
+
+def require_control(request: Request) -> Visitor:
+    """Return who asks, if the guard let them steer; every route that changes something depends on it.
+
+    Raises:
+        ProblemError: They may not.
+    """
+    found = visitor(request)
+    if not found.may_control:
+        raise ProblemError(Problem(403, "read-only", "Read-only", READ_ONLY_HINT))
+    return found
+
+
+def no_query(request: Request) -> None:
+    """Refuse query parameters on a route that has none.
+
+    Raises:
+        ProblemError: There is one.
+    """
+    for name in request.query_params:
+        detail = f"query.{name[:40]}: this route takes no query parameters"
+        raise ProblemError(Problem(422, "invalid-request", "The request does not fit", detail))
+
+
+def check_run(run: Run, run_id: str) -> None:
+    """Refuse a run that is not the one this server shows.
+
+    Raises:
+        ProblemError: ``run_id`` is neither its id nor "current".
+    """
+    if run_id not in {"current", run.id}:
+        raise ProblemError(not_found(f"this server shows one run, {run.id!r} (or 'current')"))
+
+
+With = Annotated[Collaborators, Depends(collaborators)]
+Who = Annotated[Visitor, Depends(visitor)]
+Controller = Annotated[Visitor, Depends(require_control)]

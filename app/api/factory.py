@@ -1,0 +1,115 @@
+"""Makes the web application from its collaborators; nothing here is global, nothing is started."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.api import health, listening, reading, showing, steering
+from app.api.audit import AuditLog, NoAudit
+from app.api.collaborators import Collaborators
+from app.api.guard import Guard
+from app.api.idempotency import Remembered
+from app.api.limits import ReadPool, Seats
+from app.api.problems import install_problem_handlers
+from app.api.rules import Rules, allowed_hosts
+from app.api.static import StaticFiles, find_plotly_js
+from app.api.stream import TickHub
+from app.api.tokens import Tokens
+from app.settings import ServerSettings
+from core.control.commands import ControlPlane
+from web import pages
+from web.source import RunSource
+
+
+def create_app(
+    source: RunSource,
+    control: ControlPlane | None,
+    settings: ServerSettings,
+    *,
+    tokens: Tokens | None = None,
+    audit: AuditLog | None = None,
+    now_ns: Callable[[], int] = time.time_ns,
+) -> FastAPI:
+    """Return the application that shows ``source`` and steers ``control``.
+
+    ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
+    for audit entries.
+    """
+    if control is None:
+        settings = replace(settings, control=False)
+    limits = settings.limits
+    tokens = tokens or Tokens.make(settings.control)
+    reads = ReadPool(limits.n_readers, limits.n_readers_waiting)
+    has = Collaborators(
+        source=source,
+        control=control,
+        settings=settings,
+        tokens=tokens,
+        reads=reads,
+        hub=TickHub(source, control, reads, limits.tick_s),
+        files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
+        remembered=Remembered(),
+        seats=Seats(limits.n_streams),
+    )
+    app = FastAPI(
+        title="Podium",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        **_telemetry_off(),
+    )
+    app.state.collaborators = has
+    for room in (health, reading, steering, listening, showing):
+        app.include_router(room.router)
+    html_problem = showing.html_problem(has.files)
+    install_problem_handlers(app, html_problem)
+    app.add_middleware(
+        Guard,
+        rules=_rules(settings, tokens),
+        limits=limits,
+        audit=audit or NoAudit(),
+        html_problem=html_problem,
+        now_ns=now_ns,
+    )
+    return app
+
+
+def _rules(settings: ServerSettings, tokens: Tokens) -> Rules:
+    hosts = allowed_hosts(settings.host, settings.port)
+    further = frozenset(host.lower() for host in settings.allowed_hosts)
+    return Rules(
+        hosts=hosts | further,
+        # A further name may stand for a proxy that speaks TLS; our own port never does.
+        origins=frozenset({f"http://{host}" for host in hosts | further} | {f"https://{host}" for host in further}),
+        cookie=f"podium_{settings.port}",
+        control=settings.control,
+        tokens=tokens,
+    )
+
+
+def hub_of(app: FastAPI) -> TickHub:
+    """Return the app's live channel, so that who runs the app can end it."""
+    collaborators: Collaborators = app.state.collaborators
+    return collaborators.hub
+
+
+def _telemetry_off() -> dict[str, Any]:
+    """Return what keeps newer FastAPI from tracing our requests through a provider that Ray may have set."""
+    if "telemetry" not in inspect.signature(FastAPI.__init__).parameters:
+        return {}
+    return {"telemetry": {"tracing": False, "metrics": False, "logs": False}}
+
+
+def _version() -> str:
+    try:
+        return version("podium")
+    except PackageNotFoundError:
+        return "0"

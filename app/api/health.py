@@ -1,0 +1,39 @@
+"""Is the server up? These say ok and nothing else, so they need no token."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.collaborators import With
+from app.api.problems import Problem, ProblemError
+
+router = APIRouter(tags=["health"])
+_MAX_LAG_MS = 5000.0
+
+
+@router.get("/livez", operation_id="get_livez")
+async def livez() -> Response:
+    """Say that the server's loop turns."""
+    return Response("ok", media_type="text/plain")
+
+
+@router.get("/healthz", operation_id="get_healthz")
+async def healthz() -> Response:
+    """Say the same, under the name that many look for."""
+    return Response("ok", media_type="text/plain")
+
+
+@router.get("/readyz", operation_id="get_readyz", responses={503: {"description": "The record cannot be read"}})
+async def readyz(has: With) -> Response:
+    """Say that the run's record answers and is not far behind."""
+    try:
+        lag_ms = (await has.reads.ask(has.source.recorder)).writer_lag_ms
+    except Exception as error:
+        raise ProblemError(_NOT_READY) from error
+    if lag_ms > _MAX_LAG_MS:
+        raise ProblemError(_NOT_READY)
+    return Response("ok", media_type="text/plain")
+
+
+_NOT_READY = Problem(503, "not-ready", "Not ready", "the run's record is behind", headers=(("Retry-After", "1"),))

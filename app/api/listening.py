@@ -1,0 +1,49 @@
+"""``GET /api/v1/stream``: the live channel, by FastAPI's own server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from app.api.collaborators import With, no_query
+from app.api.documents import PROBLEMS
+from app.api.problems import Problem, ProblemError
+
+router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
+
+
+def take_seat(has: With) -> Iterator[None]:
+    """Hold one of the places for streams as long as the stream is open.
+
+    Raises:
+        ProblemError: All are taken; a browser falls back to asking now and then.
+    """
+    if not has.seats.take():
+        detail = f"{has.settings.limits.n_streams} live views are open already; close one, or ask without the stream"
+        later = (("Retry-After", "5"),)
+        raise ProblemError(Problem(503, "too-many-streams", "Too many streams", detail, headers=later))
+    try:
+        yield
+    finally:
+        has.seats.give_back()
+
+
+@router.get(
+    "/stream",
+    operation_id="stream",
+    tags=["stream"],
+    response_class=EventSourceResponse,
+    dependencies=[Depends(no_query), Depends(take_seat)],
+)
+async def stream(
+    has: With, last_event_id: Annotated[str | None, Header(max_length=100)] = None
+) -> AsyncIterator[ServerSentEvent]:
+    """Say that something changed: tick, pool, operation, resync and, when nothing more will come, end."""
+    last_seq = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else None
+    if last_event_id is not None and last_seq is None:
+        last_seq = -1
+    async for news in has.hub.listen(last_seq):
+        yield ServerSentEvent(event=news.event, data=news.data, id=str(news.seq))

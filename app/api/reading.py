@@ -1,0 +1,258 @@
+"""Questions about the run: ``GET /api/v1/...``. Handlers translate, nothing more; GET changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from app.api.answers import json_answer, page
+from app.api.collaborators import Collaborators, Who, With, check_run, no_query
+from app.api.documents import PROBLEMS
+from app.api.problems import ProblemError, not_found
+from app.api.tokens import Scope
+from app.api.views import operation_view, pool_view
+from core.control import commands
+from core.errors import UnknownNameError
+from web import source
+
+router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
+_NO_QUERY = [Depends(no_query)]
+_FAR_MS = 1e12
+_MAX_ID = 2**53
+
+RunId = Annotated[str, Path(description="The run's id, or 'current'", max_length=200)]
+
+
+class _Asked(BaseModel):
+    """Query parameters; one that we do not know is refused, as a misspelt filter would otherwise show everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class CallsAsked(_Asked):
+    """What the list of calls is narrowed to."""
+
+    limit: int = Field(100, ge=1, le=1000)
+    cursor: int | None = Field(None, ge=0, le=_MAX_ID)
+    group: str = Field("", max_length=200)
+    method: str = Field("", max_length=200)
+    status: Literal["", "running", "ok", "error", "died", "cancelled"] = ""
+    step: int | None = Field(None, ge=0, le=_MAX_ID)
+
+
+class EventsAsked(_Asked):
+    """Which page of the events."""
+
+    limit: int = Field(100, ge=1, le=1000)
+    cursor: int | None = Field(None, ge=0, le=_MAX_ID)
+
+
+class OperationsAsked(_Asked):
+    """Which page of the operations."""
+
+    limit: int = Field(100, ge=1, le=1000)
+    cursor: str | None = Field(None, max_length=200)
+
+
+class TimelineAsked(_Asked):
+    """Which window, in ms since the run's start, for a figure how many pixels wide."""
+
+    from_ms: float | None = Field(None, alias="from", ge=-_FAR_MS, le=_FAR_MS, allow_inf_nan=False)
+    to_ms: float | None = Field(None, alias="to", ge=-_FAR_MS, le=_FAR_MS, allow_inf_nan=False)
+    px: int = Field(1200, ge=100, le=10_000)
+
+
+@router.get("/session", operation_id="get_session", tags=["session"], dependencies=_NO_QUERY)
+async def get_session(has: With, who: Who) -> Response:
+    """Say what this visitor may do, and the X-CSRF value that its scripts need for it."""
+    may_control = has.controllable and who.scope is Scope.CONTROL
+    return json_answer(
+        {"scope": who.scope.value, "may_control": may_control, "csrf": has.tokens.csrf if may_control else None}
+    )
+
+
+@router.get("/runs", operation_id="list_runs", tags=["runs"], dependencies=_NO_QUERY)
+async def list_runs(has: With) -> Response:
+    """List the runs of this server: the one it shows."""
+    run = await has.reads.ask(has.source.run)
+    return json_answer(page([replace(run, controllable=has.controllable)], None))
+
+
+@router.get(
+    "/runs/{run_id}",
+    operation_id="get_run",
+    tags=["runs"],
+    dependencies=_NO_QUERY,
+    responses={200: {"model": source.Run}},
+)
+async def get_run(has: With, run_id: RunId) -> Response:
+    """Return the run itself."""
+    run = await has.reads.ask(has.source.run)
+    check_run(run, run_id)
+    return json_answer(replace(run, controllable=has.controllable))
+
+
+@router.get(
+    "/runs/{run_id}/overview",
+    operation_id="get_overview",
+    tags=["runs"],
+    dependencies=_NO_QUERY,
+    responses={200: {"model": source.Overview}},
+)
+async def get_overview(has: With, run_id: RunId) -> Response:
+    """Return the first page's numbers."""
+
+    def ask() -> Response:
+        overview = has.source.overview()
+        check_run(overview.run, run_id)
+        return json_answer(replace(overview, run=replace(overview.run, controllable=has.controllable)))
+
+    return await has.reads.ask(ask)
+
+
+@router.get(
+    "/runs/{run_id}/timeline",
+    operation_id="get_timeline",
+    tags=["runs"],
+    responses={200: {"model": source.Timeline}},
+)
+async def get_timeline(has: With, run_id: RunId, asked: Annotated[TimelineAsked, Query()]) -> Response:
+    """Return a window of the run as parallel columns: bars while they can be told apart, heat otherwise."""
+
+    def ask() -> Response:
+        check_run(has.source.run(), run_id)
+        return json_answer(has.source.timeline(asked.from_ms, asked.to_ms, asked.px))
+
+    return await has.reads.ask(ask)
+
+
+@router.get("/calls", operation_id="list_calls", tags=["calls"], responses={200: {"model": source.CallPage}})
+async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
+    """List calls, newest first."""
+    narrowed = source.CallFilter(asked.group, asked.method, asked.status, asked.step)
+    return await has.reads.ask(lambda: json_answer(has.source.calls(asked.limit, asked.cursor, narrowed)))
+
+
+@router.get(
+    "/calls/{call_id}",
+    operation_id="get_call",
+    tags=["calls"],
+    dependencies=_NO_QUERY,
+    responses={200: {"model": source.CallDetail}},
+)
+async def get_call(has: With, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
+    """Return one call with its ranks."""
+
+    def ask() -> Response:
+        found = has.source.call(call_id)
+        if found is None:
+            raise ProblemError(not_found(f"this run has no call {call_id}, or it was pruned"))
+        return json_answer(found)
+
+    return await has.reads.ask(ask)
+
+
+@router.get("/workers", operation_id="list_workers", tags=["workers"], dependencies=_NO_QUERY)
+async def list_workers(has: With) -> Response:
+    """List every worker the run had."""
+    return await has.reads.ask(lambda: json_answer(page(has.source.workers(), None)))
+
+
+@router.get("/events", operation_id="list_events", tags=["events"])
+async def list_events(has: With, asked: Annotated[EventsAsked, Query()]) -> Response:
+    """List what happened, newest first."""
+
+    def ask() -> Response:
+        found = has.source.happenings(asked.limit, asked.cursor)
+        return json_answer(page(found, found[-1].id if len(found) == asked.limit else None))
+
+    return await has.reads.ask(ask)
+
+
+@router.get("/operations", operation_id="list_operations", tags=["operations"])
+async def list_operations(has: With, asked: Annotated[OperationsAsked, Query()]) -> Response:
+    """List control operations, newest first."""
+
+    def ask() -> Response:
+        found = has.source.operations(asked.limit, asked.cursor)
+        run = has.source.run()
+        items = [operation_view(_fresh(has, one), run) for one in found]
+        return json_answer(page(items, found[-1].id if len(found) == asked.limit else None))
+
+    return await has.reads.ask(ask)
+
+
+@router.get("/operations/{operation_id}", operation_id="get_operation", tags=["operations"], dependencies=_NO_QUERY)
+async def get_operation(has: With, operation_id: Annotated[str, Path(max_length=200)]) -> Response:
+    """Return one operation as it stands."""
+    return await has.reads.ask(lambda: json_answer(operation_view(find_operation(has, operation_id), has.source.run())))
+
+
+@router.get("/resource-pools", operation_id="list_pools", tags=["resource pools"], dependencies=_NO_QUERY)
+async def list_pools(has: With) -> Response:
+    """List the pools, as they stand now where the driver runs."""
+    return await has.reads.ask(lambda: json_answer(page([pool_view(pool) for pool in _pools(has)], None)))
+
+
+@router.get("/resource-pools/{name}", operation_id="get_pool", tags=["resource pools"], dependencies=_NO_QUERY)
+async def get_pool(has: With, name: Annotated[str, Path(max_length=200)]) -> Response:
+    """Return one pool; its ``ETag`` names its generation, for ``If-Match``."""
+
+    def ask() -> Response:
+        pool = find_pool(has, name)
+        return json_answer(pool_view(pool), headers={"ETag": f'"g{pool.generation}"'})
+
+    return await has.reads.ask(ask)
+
+
+def find_operation(has: Collaborators, operation_id: str) -> commands.Operation | source.Operation:
+    """Return an operation from the live plane, else from the record.
+
+    Raises:
+        ProblemError: Neither knows it.
+    """
+    if has.control is not None:
+        try:
+            return has.control.operation(operation_id)
+        except UnknownNameError:
+            pass
+    cursor: str | None = None
+    while found := has.source.operations(1000, cursor):
+        for one in found:
+            if one.id == operation_id:
+                return one
+        cursor = found[-1].id
+    raise ProblemError(not_found("this run has no such operation"))
+
+
+def find_pool(has: Collaborators, name: str) -> commands.PoolSnapshot | source.Pool:
+    """Return a pool from the live plane, else from the record.
+
+    Raises:
+        ProblemError: There is no pool of that name.
+        UnknownNameError: The live plane has none.
+    """
+    if has.control is not None:
+        return has.control.pool(name)
+    for pool in has.source.pools():
+        if pool.name == name:
+            return pool
+    raise ProblemError(not_found("this run has no such resource pool"))
+
+
+def _pools(has: Collaborators) -> tuple[Any, ...]:
+    return has.control.pools() if has.control is not None else has.source.pools()
+
+
+def _fresh(has: Collaborators, known: source.Operation) -> commands.Operation | source.Operation:
+    """Return what the live plane says of an operation, as the record is a moment behind."""
+    if has.control is None:
+        return known
+    try:
+        return has.control.operation(known.id)
+    except UnknownNameError:
+        return known

@@ -1,0 +1,184 @@
+"""Who may ask what: the security rules as one pure function from a request's head to a verdict.
+
+The order is: is the request meant for us (Host), does it come from our own pages (Sec-Fetch-Site, Origin), who asks
+(token or cookie), may they (scope, proof against forged requests, JSON). Everything that is not listed as open needs a
+token, and every method that is not listed as safe needs control, so that a new route is closed until somebody opens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import TypeAlias
+from urllib.parse import parse_qsl, urlencode
+
+from app.api.problems import Problem
+from app.api.tokens import Scope, Tokens
+
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
+STATIC_PREFIX = "/static/"
+READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(control=True)) to pause and resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request without its body. Header names are in lower case; a header sent twice is joined by a comma."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    remote: str
+
+    def header(self, name: str) -> str:
+        """Return a header's value, empty when it was not sent."""
+        return self.headers.get(name, "")
+
+    @property
+    def is_mutation(self) -> bool:
+        """Whether the method may change something."""
+        return self.method not in SAFE_METHODS
+
+    @property
+    def is_static(self) -> bool:
+        """Whether a file of the package is asked for, which is the same for everybody."""
+        return self.path.startswith(STATIC_PREFIX) and not self.is_mutation
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the server was started with. ``hosts`` and ``origins`` are those that mean us, in lower case."""
+
+    hosts: frozenset[str]
+    origins: frozenset[str]
+    cookie: str
+    control: bool
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who may go on. ``may_control`` holds for this one request only."""
+
+    scope: Scope
+    may_control: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the credential, for the audit log and for operations."""
+        return self.scope.value
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The request goes no further. ``by`` is the name of the credential it came with."""
+
+    problem: Problem
+    by: str = Scope.NOBODY.value
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A browser that came with a token in the URL: give it ``cookie`` and send it to ``location``."""
+
+    session: str
+    location: str
+
+
+Verdict: TypeAlias = Visitor | Refusal | Entry
+
+
+def allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """Return the ``Host`` values that mean a server bound to ``host`` and ``port``."""
+    shown = f"[{host}]" if ":" in host else host
+    names = {shown, "127.0.0.1", "localhost", "[::1]"}
+    ours = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
+    return frozenset(name.lower() for name in ours)
+
+
+def judge(head: Head, rules: Rules) -> Verdict:
+    """Decide about a request."""
+    if (refusal := _check_source(head, rules)) is not None:
+        return refusal
+    if head.path == "/" and not head.is_mutation and "token=" in head.query:
+        return _entry(head, rules)
+    if head.is_static or (head.path in OPEN_PATHS and not head.is_mutation):
+        return Visitor(Scope.NOBODY)
+    scope, by_cookie = _credential(head, rules)
+    if scope is Scope.NOBODY:
+        return Refusal(_NO_TOKEN)
+    if head.is_mutation:
+        return _judge_mutation(head, rules, scope, by_cookie)
+    return Visitor(scope)
+
+
+_NO_TOKEN = Problem(
+    401,
+    "no-token",
+    "A token is needed",
+    "open the URL that Podium printed when the run started, or send its token as 'Authorization: Bearer TOKEN'",
+    headers=(("WWW-Authenticate", 'Bearer realm="podium"'),),
+)
+
+
+def _check_source(head: Head, rules: Rules) -> Refusal | None:
+    """Refuse what is meant for another server, or was sent by another site's page."""
+    host = head.header("host").lower()
+    if host not in rules.hosts:
+        detail = "the Host header names another server; use the printed URL, or allow this name with --allowed-host"
+        return Refusal(Problem(421, "wrong-host", "Not this server", detail))
+    if head.is_static:
+        return None
+    site = head.header("sec-fetch-site")
+    navigates = head.header("sec-fetch-mode") == "navigate" and head.header("sec-fetch-dest") == "document"
+    if site not in {"", "same-origin", "none"} and not (navigates and head.method == "GET"):
+        return Refusal(Problem(403, "cross-site", "Sent by another site", f"Sec-Fetch-Site is {site[:40]!r}"))
+    origin = head.header("origin").lower()
+    if "origin" in head.headers and not (origin in rules.origins and origin.endswith(f"//{host}")):
+        detail = "the Origin header is not this server's own"
+        return Refusal(Problem(403, "wrong-origin", "Sent by another site", detail))
+    return None
+
+
+def _credential(head: Head, rules: Rules) -> tuple[Scope, bool]:
+    """Return what the request's credential allows, and whether it is a cookie; a bearer token goes first."""
+    if "authorization" in head.headers:
+        kind, _, token = head.header("authorization").partition(" ")
+        return (rules.tokens.scope_of_token(token.strip()) if kind.lower() == "bearer" else Scope.NOBODY), False
+    return rules.tokens.scope_of_session(_cookie(head.header("cookie"), rules.cookie)), True
+
+
+def _cookie(header: str, name: str) -> str:
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def _judge_mutation(head: Head, rules: Rules, scope: Scope, by_cookie: bool) -> Verdict:
+    if not rules.control:
+        return Refusal(Problem(403, "read-only", "Read-only", READ_ONLY_HINT), by=scope.value)
+    if scope is not Scope.CONTROL:
+        detail = "this token may only read; use the control token"
+        return Refusal(Problem(403, "scope", "Not allowed with this token", detail), by=scope.value)
+    if by_cookie and not rules.tokens.is_csrf(head.header("x-csrf")):
+        detail = "a cookie alone changes nothing: send the page's X-CSRF value, or a bearer token"
+        return Refusal(Problem(403, "csrf", "Not sent by our page", detail), by=scope.value)
+    if head.header("content-type").partition(";")[0].strip().lower() != "application/json":
+        detail = "send 'Content-Type: application/json' with a JSON body, '{}' where there is nothing to say"
+        return Refusal(Problem(415, "not-json", "Only JSON is taken", detail), by=scope.value)
+    return Visitor(scope, may_control=True)
+
+
+def _entry(head: Head, rules: Rules) -> Verdict:
+    """Trade the token in the URL for a cookie, and keep the rest of the query."""
+    pairs = parse_qsl(head.query, keep_blank_values=True)
+    given = [value for name, value in pairs if name == "token"]
+    scope = rules.tokens.scope_of_token(given[0]) if len(given) == 1 else Scope.NOBODY
+    if scope is Scope.NOBODY:
+        return Refusal(_NO_TOKEN)
+    rest = urlencode([(name, value) for name, value in pairs if name != "token"])
+    return Entry(rules.tokens.session_of(scope), f"/?{rest}" if rest else "/")

@@ -1,0 +1,116 @@
+"""The dashboard's pages and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import Response
+
+from app.api.collaborators import Collaborators, Who, With
+from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
+from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
+from app.api.static import StaticFiles
+from app.api.tokens import Scope
+from web import pages
+
+router = APIRouter(include_in_schema=False)
+_MAX_ID = 2**53
+_FOR_A_YEAR = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "public, no-cache"
+_READ_TOKEN_HINT = "This browser came with the read token; open the URL with the control token to pause and resume."
+
+
+@router.get("/")
+async def overview(has: With, who: Who, request: Request) -> Response:
+    """Show the run at a glance."""
+    return await _page(has, request, who, "overview", lambda frame: pages.render_overview(has.source, frame))
+
+
+@router.get("/timeline")
+async def timeline(has: With, who: Who, request: Request) -> Response:
+    """Show a lane per rank."""
+    return await _page(has, request, who, "timeline", lambda frame: pages.render_timeline(has.source, frame))
+
+
+@router.get("/calls")
+async def calls(has: With, who: Who, request: Request) -> Response:
+    """Show the list of calls."""
+    return await _page(has, request, who, "calls", lambda frame: pages.render_calls(has.source, frame))
+
+
+@router.get("/calls/{call_id}")
+async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
+    """Show one call with its ranks."""
+
+    def render(frame: pages.Frame) -> str:
+        found = pages.render_call(has.source, frame, call_id)
+        if found is None:
+            raise ProblemError(not_found(f"this run has no call {call_id}, or it was pruned"))
+        return found
+
+    return await _page(has, request, who, "call", render)
+
+
+@router.get("/static/{name:path}")
+async def static(has: With, request: Request, name: str) -> Response:
+    """Send a file of the package, compressed where that pays."""
+    found = await has.reads.ask(lambda: has.files.get(name))
+    if found is None:
+        raise ProblemError(not_found("there is no such file"))
+    immutable = has.files.is_immutable(name, request.query_params.get("v", ""))
+    headers = {"Cache-Control": _FOR_A_YEAR if immutable else _ASK_AGAIN, "ETag": found.etag, "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == found.etag:
+        return Response(status_code=304, headers=headers)
+    if found.gzipped and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.gzipped, headers=headers, media_type=found.media_type)
+    return Response(found.body, headers=headers, media_type=found.media_type)
+
+
+def html_problem(files: StaticFiles) -> HtmlProblem:
+    """Return what makes a page of a problem; it asks nothing of the run."""
+    frame = pages.Frame(page="problem", asset_version=files.version, plotly_url=plotly_url(files))
+
+    def render(problem: Problem, request_id: str) -> str:
+        return pages.render_problem(frame, problem.status, problem.title, problem.detail, request_id)
+
+    return render
+
+
+def plotly_url(files: StaticFiles) -> str:
+    """Return where the browser finds plotly.js, empty when it is not installed."""
+    return f"{STATIC_PREFIX}{files.plotly_name}" if files.plotly_name else ""
+
+
+async def _page(
+    has: Collaborators, request: Request, who: Visitor, page: str, render: Callable[[pages.Frame], str]
+) -> Response:
+    params = dict(request.query_params)
+
+    def draw() -> Response:
+        frame = _frame(has, who, page, params, live=has.source.run().state == "running")
+        return Response(render(frame), media_type="text/html")
+
+    return await has.reads.ask(draw)
+
+
+def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], live: bool) -> pages.Frame:
+    may_control = has.controllable and who.scope is Scope.CONTROL
+    return pages.Frame(
+        page=page,
+        params=params,
+        live=live,
+        controllable=may_control,
+        csrf=has.tokens.csrf if may_control else "",
+        asset_version=has.files.version,
+        plotly_url=plotly_url(has.files),
+        control_hint=_hint(has, may_control),
+    )
+
+
+def _hint(has: Collaborators, may_control: bool) -> str:
+    if may_control:
+        return ""
+    return _READ_TOKEN_HINT if has.controllable else READ_ONLY_HINT[0].upper() + READ_ONLY_HINT[1:] + "."

@@ -1,0 +1,199 @@
+"""The live channel: one producer looks for news twice a second, every browser is told that something changed.
+
+An event carries small state and never rows; the browser asks again for the window it shows. A browser that is too slow
+misses ticks in between and gets the newest. Events:
+
+``tick``       ``{"seq", "until_ms", "state"}``: the run's record grew up to ``until_ms``.
+``pool``       a pool as in ``/api/v1/resource-pools/{name}``, when it changed.
+``operation``  an operation as in ``/api/v1/operations/{id}``, when it moved on.
+``resync``     the browser was away: what it shows may be old, ask for everything again.
+``end``        nothing more will come, the run is over or the server stops: close the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from app.api.limits import ReadPool
+from app.api.views import operation_view, pool_view
+from core.control.commands import ControlPlane
+from web.source import Run, RunSource
+
+_log = logging.getLogger("podium.server")
+_N_OPERATIONS = 20
+_OVER = frozenset({"ended", "failed", "died"})
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One event for a browser. ``key`` tells which earlier news it replaces when the browser has not read that yet."""
+
+    event: str
+    key: str
+    data: Any
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the producer saw at one look."""
+
+    seq: int
+    run: Run
+    pools: tuple[dict[str, object], ...] = ()
+    operations: tuple[dict[str, object], ...] = ()
+
+
+def news_between(before: Snapshot | None, now: Snapshot) -> tuple[News, ...]:
+    """Return what a browser that knows ``before`` must be told to know ``now``."""
+    found: list[News] = []
+    if before is None or (before.seq, before.run.state) != (now.seq, now.run.state):
+        tick = {"seq": now.seq, "until_ms": now.run.duration_ms, "state": now.run.state}
+        found.append(News("tick", "tick", tick, now.seq))
+    for event, was, items in (
+        ("pool", before.pools if before else (), now.pools),
+        ("operation", before.operations if before else now.operations, now.operations),
+    ):
+        known = {one["name" if event == "pool" else "id"]: one for one in was}
+        for one in items:
+            name = one["name" if event == "pool" else "id"]
+            if known.get(name) != one:
+                found.append(News(event, f"{event} {name}", one, now.seq))
+    return tuple(found)
+
+
+class Listener:
+    """One browser's unread news: a later tick takes the place of an earlier one."""
+
+    def __init__(self) -> None:
+        """Start with nothing to read."""
+        self._unread: dict[str, News] = {}
+        self._something = asyncio.Event()
+
+    def tell(self, news: tuple[News, ...]) -> None:
+        """Add news; never waits."""
+        for one in news:
+            self._unread.pop(one.key, None)
+            self._unread[one.key] = one
+        self._something.set()
+
+    async def read(self) -> tuple[News, ...]:
+        """Wait for news and return all that is unread."""
+        await self._something.wait()
+        self._something.clear()
+        unread = tuple(self._unread.values())
+        self._unread.clear()
+        return unread
+
+
+class TickHub:
+    """The one producer for all browsers; it works only while somebody listens.
+
+    Everything but ``stop`` runs on the server's loop.
+    """
+
+    def __init__(self, source: RunSource, control: ControlPlane | None, reads: ReadPool, tick_s: float) -> None:
+        """Look at ``source`` every ``tick_s`` seconds, and at ``control`` where there is one."""
+        self._source = source
+        self._control = control
+        self._reads = reads
+        self._tick_s = tick_s
+        self._listeners: set[Listener] = set()
+        self._producer: asyncio.Task[None] | None = None
+        self._last: Snapshot | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+
+    @property
+    def n_listeners(self) -> int:
+        """Return how many browsers listen."""
+        return len(self._listeners)
+
+    def stop(self) -> None:
+        """End every stream; may be called from any thread, and twice."""
+        self._stopped = True
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._tell_end)
+
+    async def listen(self, last_seq: int | None) -> AsyncIterator[News]:
+        """Yield news until the run is over or the server stops; ``last_seq`` is what the browser saw before."""
+        self._loop = asyncio.get_running_loop()
+        listener = Listener()
+        self._listeners.add(listener)
+        try:
+            now = await self._reads.ask(partial(self._look, None))
+            if last_seq is not None and last_seq != now.seq:
+                yield News("resync", "resync", {"seq": now.seq}, now.seq)
+            for one in news_between(None, now):
+                yield one
+            if self._stopped or now.run.state in _OVER:
+                yield _end(now)
+                return
+            self._start_producer(now)
+            while True:
+                for one in await listener.read():
+                    yield one
+                    if one.event == "end":
+                        return
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners and self._producer is not None:
+                self._producer.cancel()
+                self._producer = None
+
+    def _start_producer(self, now: Snapshot) -> None:
+        if self._producer is None:
+            self._last = now
+            self._producer = asyncio.get_running_loop().create_task(self._produce())
+
+    async def _produce(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            try:
+                before = self._last
+                now = await self._reads.ask(partial(self._look, before))
+            except Exception:
+                _log.warning("the live view could not look at the run this time", exc_info=True)
+                continue
+            self._last = now
+            self._tell(news_between(before, now))
+            if now.run.state in _OVER:
+                self._tell((_end(now),))
+
+    def _look(self, before: Snapshot | None) -> Snapshot:
+        """Look once, on a reading thread; while nothing was recorded this costs one small query."""
+        seq = self._source.sequence()
+        pools = self._pools(before, seq)
+        if before is not None and before.seq == seq:
+            # The run's time goes on while nothing is recorded, and a driver that died records nothing either.
+            return replace(before, run=self._source.run(), pools=pools)
+        run = self._source.run()
+        operations = tuple(operation_view(one, run) for one in self._source.operations(_N_OPERATIONS, None))
+        return Snapshot(seq, run, pools, operations)
+
+    def _pools(self, before: Snapshot | None, seq: int) -> tuple[dict[str, object], ...]:
+        if self._control is not None:
+            return tuple(pool_view(pool) for pool in self._control.pools())
+        if before is not None and before.seq == seq:
+            return before.pools
+        return tuple(pool_view(pool) for pool in self._source.pools())
+
+    def _tell(self, news: tuple[News, ...]) -> None:
+        if news:
+            for listener in self._listeners:
+                listener.tell(news)
+
+    def _tell_end(self) -> None:
+        last = self._last
+        state, seq = (last.run.state, last.seq) if last else ("", 0)
+        self._tell((News("end", "end", {"state": state}, seq),))
+
+
+def _end(now: Snapshot) -> News:
+    return News("end", "end", {"state": now.run.state}, now.seq)

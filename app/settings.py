@@ -1,0 +1,113 @@
+"""What the process around core can be told, checked once, at the edge."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.errors import UsageError
+
+
+@dataclass(eq=False)
+class SettingsError(UsageError):
+    """A setting that is refused before anything is started; ``setting`` is its name on the command line."""
+
+    setting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one server gives away, so that a visitor cannot slow the training down.
+
+    ``requests_per_s`` is what a credential may ask for in the long run, ``n_burst`` what it may ask for at once: a page
+    brings a handful of questions with it.
+    """
+
+    max_body_bytes: int = 64 * 1024
+    requests_per_s: float = 20.0
+    n_burst: int = 40
+    n_connections: int = 32
+    n_streams: int = 16
+    n_readers: int = 2
+    n_readers_waiting: int = 32
+    body_timeout_s: float = 10.0
+    tick_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where the server listens and what it allows.
+
+    ``allowed_hosts`` are further ``Host`` values, each with its port unless that is 80: for a tunnel or a proxy.
+    ``open_to_network`` is what ``--i-know`` sets.
+
+    Raises:
+        SettingsError: The host is not loopback and ``open_to_network`` is not set, or the port cannot be.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    control: bool = False
+    open_to_network: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Refuse what would open the server to others by accident."""
+        if not 0 <= self.port <= 65535:
+            raise SettingsError(f"port {self.port} is not between 0 and 65535 (0 picks a free one)", setting="--port")
+        if not self.open_to_network and not is_loopback(self.host):
+            raise SettingsError(
+                f"--host {self.host} would let other machines reach this run; Podium listens on 127.0.0.1 or ::1 "
+                "(reach it by an SSH tunnel), or add --i-know if this network is meant to",
+                setting="--host",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Where the command line finds a running server; ``token`` is empty when none was given."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def client_settings(url: str, token_file: Path | None, environ: Mapping[str, str] = os.environ) -> ClientSettings:
+    """Return where to ask and with which token: from the options, else ``PODIUM_URL`` and ``PODIUM_TOKEN``.
+
+    A token never comes from the command line itself, where every user of the machine could read it.
+
+    Raises:
+        SettingsError: No URL was given, the URL carries a token, or the token's file cannot be read.
+    """
+    chosen = url or environ.get("PODIUM_URL", "")
+    if not chosen:
+        raise SettingsError("say which run: --url http://127.0.0.1:PORT, or set PODIUM_URL", setting="--url")
+    if not chosen.startswith(("http://", "https://")):
+        raise SettingsError(f"{chosen!r} is not a URL that starts with http:// or https://", setting="--url")
+    if url and "token=" in url:
+        raise SettingsError(
+            "leave ?token=... out of --url, other users could read it there; use --token-file or PODIUM_TOKEN",
+            setting="--url",
+        )
+    base, _, query = chosen.partition("?")
+    token = environ.get("PODIUM_TOKEN", "") or query.partition("token=")[2].partition("&")[0]
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"cannot read the token file {token_file}: {error}", setting="--token-file") from error
+    return ClientSettings(url=base.rstrip("/"), token=token)
