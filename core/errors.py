@@ -185,10 +185,15 @@ class WorkerStartError(WorkerError):
 
 @dataclass(eq=False)
 class WorkerMethodError(WorkerError):
-    """A worker's method raised; ``cause`` (also ``__cause__``) is the user's exception when it can be pickled."""
+    """A worker's method raised; ``cause`` (also ``__cause__``) is the user's exception when it can be pickled.
+
+    ``started_ns`` and ``finished_ns`` say when, on the worker's monotonic clock.
+    """
 
     cause_type: str = ""
     cause: BaseException | None = None
+    started_ns: int = 0
+    finished_ns: int = 0
 
     def __post_init__(self) -> None:
         """Chain the user's exception, so that ``raise`` shows it and ``except`` blocks can look at it."""

@@ -1,1 +1,55 @@
+"""How a call's arguments reach the ranks and how their results come back: modes, rules, ``@register``."""
 
+from core.dispatch.deal import Arguments, Broadcast, Deal, PerRank, RankArguments, broadcast, per_rank
+from core.dispatch.modes import Dispatch, Execute
+from core.dispatch.register import MAGIC_ATTR, Registration, register, registration_of
+from core.dispatch.rules import (
+    DISPATCH_MODE_FN_REGISTRY,
+    Call,
+    ModeRule,
+    collect_all_to_all,
+    collect_dp_compute,
+    collect_dp_compute_data_proto,
+    dispatch_all_to_all,
+    dispatch_dp_compute,
+    dispatch_dp_compute_data_proto,
+    dispatch_dp_compute_data_proto_with_func,
+    dispatch_one_to_all,
+    get_predefined_dispatch_fn,
+    get_predefined_execute_fn,
+    register_dispatch_mode,
+    rule_for,
+    update_dispatch_mode,
+)
+
+__all__ = [
+    "DISPATCH_MODE_FN_REGISTRY",
+    "MAGIC_ATTR",
+    "Arguments",
+    "Broadcast",
+    "Call",
+    "Deal",
+    "Dispatch",
+    "Execute",
+    "ModeRule",
+    "PerRank",
+    "RankArguments",
+    "Registration",
+    "broadcast",
+    "collect_all_to_all",
+    "collect_dp_compute",
+    "collect_dp_compute_data_proto",
+    "dispatch_all_to_all",
+    "dispatch_dp_compute",
+    "dispatch_dp_compute_data_proto",
+    "dispatch_dp_compute_data_proto_with_func",
+    "dispatch_one_to_all",
+    "get_predefined_dispatch_fn",
+    "get_predefined_execute_fn",
+    "per_rank",
+    "register",
+    "register_dispatch_mode",
+    "registration_of",
+    "rule_for",
+    "update_dispatch_mode",
+]

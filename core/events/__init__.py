@@ -2,6 +2,7 @@
 
 from core.events.bus import EventBus, Observer
 from core.events.facts import (
+    CallAwaited,
     CallFinished,
     CallStarted,
     ErrorFacts,
@@ -22,6 +23,7 @@ from core.events.facts import (
 )
 
 __all__ = [
+    "CallAwaited",
     "CallFinished",
     "CallStarted",
     "ErrorFacts",

@@ -168,10 +168,10 @@ class RankFinished:
 class CallFinished:
     """The end of a call: exactly one for each ``CallStarted``, whatever happened in between.
 
-    The five steps are durations on the driver's thread. For a non-blocking call ``wait_ns`` counts from the moment the
-    driver first asked for the future's value and ``awaited_at_ns`` is that moment; both stay 0 if it never did. ``rows`` are the real rows of the caller's batch, without
-    ``padding_rows``; ``shard_sizes`` are the rows sent to each rank, padding included, empty when the mode deals no
-    rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network). ``status`` is "ok",
+    The five steps are durations on the driver's thread. A non-blocking call ends when its last rank has answered; its
+    wait, collect and unpad are 0 here and come with ``CallAwaited``. ``rows`` are the real rows of the caller's batch,
+    without ``padding_rows``; ``shard_sizes`` are the rows sent to each rank, padding included, empty when the mode deals
+    no rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network). ``status`` is "ok",
     "error", "died" or "cancelled".
     """
 
@@ -189,7 +189,22 @@ class CallFinished:
     wait_ns: int
     collect_ns: int
     unpad_ns: int
-    awaited_at_ns: int = 0
+    error: ErrorFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallAwaited:
+    """The driver asked for the value of a non-blocking call, at ``awaited_at_ns``, and got it or ``error``.
+
+    ``wait_ns`` counts from then until the ranks had answered. May come before or after the call's ``CallFinished``;
+    never comes when nobody asked. Only the first time is told.
+    """
+
+    call_id: int
+    awaited_at_ns: int
+    wait_ns: int
+    collect_ns: int
+    unpad_ns: int
     error: ErrorFacts | None = None
 
 
@@ -250,6 +265,7 @@ Event: TypeAlias = (
     | CallStarted
     | RankFinished
     | CallFinished
+    | CallAwaited
     | StepStarted
     | StepFinished
     | OperationChanged

@@ -1,1 +1,7 @@
+"""Resource pools: what they are asked to be, their slots, their states and the gate."""
 
+from core.pool.gate import LEGAL_MOVES, Gate, PoolState
+from core.pool.resource_pool import RayResourcePool, ResourcePool
+from core.pool.spec import PoolSpec, device_resource
+
+__all__ = ["LEGAL_MOVES", "Gate", "PoolSpec", "PoolState", "RayResourcePool", "ResourcePool", "device_resource"]

@@ -1,0 +1,160 @@
+"""``@register``: mark a worker method as callable through its group."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from core.data.shares import Uneven
+from core.dispatch.modes import Dispatch, Execute, OpenEnum
+from core.errors import RegistrationError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAGIC_ATTR = "attrs_of_podium"
+"""The attribute of a registered method under which its registration stands, as a mapping."""
+
+DispatchMode = Dispatch | OpenEnum | Mapping[str, Callable[..., Any]]
+
+_ROWS = {"DP_COMPUTE", "DP_COMPUTE_PROTO", "DP_COMPUTE_PROTO_WITH_FUNC", "DP_COMPUTE_METRIC"}
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """How a method was registered. ``uneven`` is None when the batch or the group is to say."""
+
+    dispatch_mode: DispatchMode
+    execute_mode: Execute | OpenEnum
+    blocking: bool
+    materialize_futures: bool
+    uneven: Uneven | None
+
+    @property
+    def dispatch_name(self) -> str:
+        """Return the mode's name; a pair of functions is "custom"."""
+        return self.dispatch_mode.name if isinstance(self.dispatch_mode, OpenEnum) else "custom"
+
+    @property
+    def rank_zero_only(self) -> bool:
+        """Whether rank 0 alone runs the call."""
+        return self.execute_mode == Execute.RANK_ZERO or self.dispatch_mode == Dispatch.RANK_ZERO
+
+
+def register(
+    dispatch_mode: DispatchMode = Dispatch.ALL_TO_ALL,
+    execute_mode: Execute | OpenEnum = Execute.ALL,
+    blocking: bool = True,
+    materialize_futures: bool = True,
+    uneven: str | Uneven | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a worker method callable through its worker group.
+
+    Args:
+        dispatch_mode: A member of ``Dispatch``, or ``{"dispatch_fn": ..., "collect_fn": ...}``.
+        execute_mode: ``Execute.ALL`` or ``Execute.RANK_ZERO``.
+        blocking: Whether a call waits for its result, or returns a ``DataProtoFuture`` or references.
+        materialize_futures: Whether ``DataProtoFuture`` arguments are resolved in the worker before the method runs.
+        uneven: What to do with rows that do not divide: "error", "pad" or "split"; None leaves it to the group and
+            the batch.
+
+    Raises:
+        RegistrationError: The mode is unknown, incomplete, or makes no sense with ``execute_mode``.
+    """
+    _check_dispatch_mode(dispatch_mode)
+    _check_execute_mode(execute_mode)
+    _check_pair(dispatch_mode, execute_mode)
+    registration = Registration(
+        dispatch_mode, execute_mode, blocking, materialize_futures, None if uneven is None else as_uneven(uneven)
+    )
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        if not callable(method):
+            raise RegistrationError(f"@register marks methods, got {type(method).__name__}")
+        marked = _passthrough(method)
+        setattr(
+            marked,
+            MAGIC_ATTR,
+            {
+                "dispatch_mode": registration.dispatch_mode,
+                "execute_mode": registration.execute_mode,
+                "blocking": registration.blocking,
+                "materialize_futures": registration.materialize_futures,
+                "uneven": registration.uneven,
+            },
+        )
+        return marked
+
+    return decorate
+
+
+def _passthrough(method: Callable[P, R]) -> Callable[P, R]:
+    """Wrap the method, so that one function registered twice keeps two registrations."""
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def inner_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return await method(*args, **kwargs)
+
+        return inner_async  # type: ignore[return-value]
+
+    @wraps(method)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> R:
+        return method(*args, **kwargs)
+
+    return inner
+
+
+def registration_of(method: object) -> Registration | None:
+    """Return how ``method`` was registered, None if it was not."""
+    attrs = getattr(method, MAGIC_ATTR, None)
+    if not isinstance(attrs, Mapping):
+        return None
+    return Registration(
+        attrs["dispatch_mode"],
+        attrs["execute_mode"],
+        attrs["blocking"],
+        attrs.get("materialize_futures", True),
+        attrs.get("uneven"),
+    )
+
+
+def as_uneven(value: str | Uneven) -> Uneven:
+    """Read a setting of what to do with uneven rows.
+
+    Raises:
+        RegistrationError: It is none of them.
+    """
+    try:
+        return Uneven(value)
+    except ValueError:
+        known = ", ".join(repr(member.value) for member in Uneven)
+        raise RegistrationError(f"uneven={value!r} is not known; choose from {known}") from None
+
+
+def _check_dispatch_mode(dispatch_mode: object) -> None:
+    if isinstance(dispatch_mode, Mapping):
+        for key in ("dispatch_fn", "collect_fn"):
+            if not callable(dispatch_mode.get(key)):
+                raise RegistrationError(f"a dispatch mode given as a mapping needs a callable {key!r}")
+    elif not isinstance(dispatch_mode, Dispatch) or dispatch_mode.name not in Dispatch.members:
+        raise RegistrationError(
+            f"{dispatch_mode!r} is no dispatch mode; choose from {', '.join(Dispatch.members)} or pass "
+            f"{{'dispatch_fn': ..., 'collect_fn': ...}}"
+        )
+
+
+def _check_execute_mode(execute_mode: object) -> None:
+    if not isinstance(execute_mode, Execute) or execute_mode.name not in Execute.members:
+        raise RegistrationError(f"{execute_mode!r} is no execute mode; choose from {', '.join(Execute.members)}")
+
+
+def _check_pair(dispatch_mode: object, execute_mode: object) -> None:
+    if isinstance(dispatch_mode, Dispatch) and dispatch_mode.name in _ROWS and execute_mode == Execute.RANK_ZERO:
+        raise RegistrationError(
+            f"{dispatch_mode!r} deals one share to every rank, with {execute_mode!r} all but the first would be lost; "
+            f"use Dispatch.ONE_TO_ALL or Dispatch.RANK_ZERO"
+        )

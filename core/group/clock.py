@@ -1,0 +1,40 @@
+"""How a worker's clock lies to the driver's."""
+
+from __future__ import annotations
+
+import threading
+
+
+class ClockAlignment:
+    """Estimates ``driver clock - worker clock`` from round trips.
+
+    A method starts after it was submitted and is ready after it finished. Each call so gives a lower bound
+    ``submitted - started`` and an upper bound ``ready - finished``; the tightest of both hold the offset between them. It
+    is taken in the middle, and half the distance is its error: the reasoning of NTP (RFC 5905), fed by calls that are made
+    anyway. When drift has made the bounds cross, they start anew from the latest call.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._lock = threading.Lock()
+        self._low_ns: int | None = None
+        self._high_ns: int | None = None
+
+    def learn(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> None:
+        """Take a call's times into account: two on the driver clock, two on the worker's."""
+        low, high = submitted_ns - started_ns, ready_ns - finished_ns
+        with self._lock:
+            if self._low_ns is None or self._high_ns is None:
+                self._low_ns, self._high_ns = low, high
+                return
+            tighter_low, tighter_high = max(self._low_ns, low), min(self._high_ns, high)
+            if tighter_low > tighter_high:
+                tighter_low, tighter_high = low, high
+            self._low_ns, self._high_ns = tighter_low, tighter_high
+
+    def align(self, worker_ns: int) -> tuple[int, int]:
+        """Return a worker's time on the driver clock, and the error of that, both in ns."""
+        with self._lock:
+            if self._low_ns is None or self._high_ns is None:
+                return worker_ns, 0
+            return worker_ns + (self._low_ns + self._high_ns) // 2, (self._high_ns - self._low_ns) // 2

@@ -1,0 +1,233 @@
+"""What one call came to, gathered from the driver's thread and from the ranks, and told to the bus."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from core.cluster import Outcome
+from core.data.shares import Receipt
+from core.dispatch import Deal
+from core.errors import WorkerDiedError, WorkerError, WorkerMethodError, traceback_text
+from core.events import CallAwaited, CallFinished, ErrorFacts, RankFinished, WorkerEnded
+from core.group.clock import ClockAlignment
+from core.runtime import Runtime
+
+
+@dataclass(slots=True)
+class Phases:
+    """The five steps of a call on the driver's thread, in ns."""
+
+    dispatch_ns: int = 0
+    execute_ns: int = 0
+    wait_ns: int = 0
+    collect_ns: int = 0
+    unpad_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What is known of a call when it starts."""
+
+    call_id: int
+    group: str
+    method: str
+    ranks: tuple[int, ...]
+    blocking: bool
+
+
+@dataclass(slots=True)
+class _RankFacts:
+    submitted_ns: int
+    rows_in: int
+    bytes_in: int
+
+
+@dataclass
+class CallTracker:
+    """Follows one call until every rank has answered.
+
+    ``on_drained`` is called once when none is out any more. Nothing here holds a handle, an argument or a result.
+    """
+
+    runtime: Runtime
+    facts: CallFacts
+    clocks: Sequence[ClockAlignment]
+    on_drained: Callable[[CallTracker], None]
+    phases: Phases = field(default_factory=Phases)
+    deal: Deal | None = None
+    bytes_out: int = 0
+
+    def __post_init__(self) -> None:
+        """Start with every rank out."""
+        self._lock = threading.Lock()
+        self._submitted: dict[int, _RankFacts] = {}
+        self._out: set[int] = set()
+        self._sealed = False
+        self._finished = False
+        self._drained = False
+        self._bytes_in = 0
+        self._rows_out = 0
+        self._error: ErrorFacts | None = None
+        self._status = "ok"
+        # The rows are read now: the deal holds the arguments and is let go.
+        self._rows = self._padding_rows = 0
+        self._shard_sizes: tuple[int, ...] = ()
+
+    def dealt(self, deal: Deal) -> None:
+        """Take note of how the rows were dealt."""
+        self._rows, self._padding_rows, self._shard_sizes = deal.rows, deal.padding_rows, deal.shard_sizes
+
+    def submitted(self, rank: int, rows_in: int, bytes_in: int) -> None:
+        """Take note that a rank was asked; before its answer can come."""
+        with self._lock:
+            self._submitted[rank] = _RankFacts(self.runtime.clock.now_ns(), rows_in, bytes_in)
+            self._out.add(rank)
+
+    def sealed(self) -> None:
+        """Say that no more ranks will be asked."""
+        with self._lock:
+            self._sealed = True
+        self._check()
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        """Return the ranks that have not answered."""
+        with self._lock:
+            return tuple(sorted(self._out))
+
+    def answered(self, rank: int, outcome: Outcome) -> None:
+        """Take a rank's receipt, or the error in its place; called on the cluster's thread."""
+        ready_ns = self.runtime.clock.now_ns()
+        asked = self._submitted[rank]
+        started, finished, error_ns = self._times(rank, asked.submitted_ns, outcome, ready_ns)
+        receipt = outcome.value if isinstance(outcome.value, Receipt) else None
+        status = _status(outcome.error)
+        with self._lock:
+            self._out.discard(rank)
+            if receipt is not None:
+                self._bytes_in += receipt.bytes_out
+                self._rows_out += max(receipt.n_kept, 0)
+            if outcome.error is not None and self._error is None:
+                self._error, self._status = error_facts(outcome.error, rank), status
+        self.runtime.bus.emit(
+            RankFinished(
+                call_id=self.facts.call_id,
+                group=self.facts.group,
+                rank=rank,
+                submitted_ns=asked.submitted_ns,
+                started_ns=started,
+                finished_ns=finished,
+                ready_ns=ready_ns,
+                clock_error_ns=error_ns,
+                status=status,
+                rows_in=asked.rows_in or (receipt.rows_in if receipt is not None else 0),
+                rows_out=max(receipt.rows_out, 0) if receipt is not None else 0,
+                bytes_in=asked.bytes_in,
+                bytes_out=receipt.bytes_out if receipt is not None else 0,
+            )
+        )
+        if isinstance(outcome.error, WorkerDiedError):
+            self._emit_death(rank, outcome.error)
+        self._check()
+
+    def _times(
+        self, rank: int, submitted_ns: int, outcome: Outcome, ready_ns: int
+    ) -> tuple[int | None, int | None, int]:
+        source = outcome.value if isinstance(outcome.value, Receipt) else outcome.error
+        if not isinstance(source, (Receipt, WorkerMethodError)) or not source.started_ns:
+            return None, None, 0
+        clock = self.clocks[rank]
+        clock.learn(submitted_ns, source.started_ns, source.finished_ns, ready_ns)
+        started, error_ns = clock.align(source.started_ns)
+        finished, _ = clock.align(source.finished_ns)
+        return started, finished, error_ns
+
+    def _emit_death(self, rank: int, error: WorkerDiedError) -> None:
+        self.runtime.bus.emit(
+            WorkerEnded(
+                at_ns=self.runtime.clock.now_ns(),
+                group=self.facts.group,
+                rank=rank,
+                died=True,
+                reason=str(error).splitlines()[0],
+                pid=error.pid,
+                node=error.node,
+                method=self.facts.method,
+                call_id=self.facts.call_id,
+            )
+        )
+
+    def finished(self, rows_out: int, bytes_in: int) -> None:
+        """Say that a blocking call has its result."""
+        self._finish("ok", rows_out, bytes_in, None)
+
+    def failed(self, error: BaseException) -> None:
+        """Say that the driver got ``error`` from a blocking call, or before it could ask the ranks."""
+        status = _status(error) if isinstance(error, Exception) else "cancelled"
+        rank = error.rank if isinstance(error, WorkerError) else -1
+        self._finish(status, 0, 0, error_facts(error, rank))
+
+    def awaited(self, at_ns: int, error: BaseException | None) -> None:
+        """Say that the driver has asked for a future's value and got it, or ``error``."""
+        self.runtime.bus.emit(
+            CallAwaited(
+                call_id=self.facts.call_id,
+                awaited_at_ns=at_ns,
+                wait_ns=self.phases.wait_ns,
+                collect_ns=self.phases.collect_ns,
+                unpad_ns=self.phases.unpad_ns,
+                error=None if error is None else error_facts(error, getattr(error, "rank", -1)),
+            )
+        )
+
+    def _check(self) -> None:
+        """When no rank is out: end a non-blocking call, and say once that the call is drained."""
+        with self._lock:
+            if not self._sealed or self._out or self._drained:
+                return
+            self._drained = True
+            late = not self.facts.blocking
+        if late:
+            self._finish(self._status, self._rows_out, self._bytes_in, self._error)
+        self.on_drained(self)
+
+    def _finish(self, status: str, rows_out: int, bytes_in: int, error: ErrorFacts | None) -> None:
+        with self._lock:
+            if self._finished:
+                return
+            self._finished = True
+        phases = self.phases
+        self.runtime.bus.emit(
+            CallFinished(
+                call_id=self.facts.call_id,
+                at_ns=self.runtime.clock.now_ns(),
+                status=status,
+                rows=self._rows,
+                rows_out=rows_out,
+                shard_sizes=self._shard_sizes,
+                padding_rows=self._padding_rows,
+                bytes_out=self.bytes_out,
+                bytes_in=bytes_in,
+                dispatch_ns=phases.dispatch_ns,
+                execute_ns=phases.execute_ns,
+                wait_ns=phases.wait_ns if self.facts.blocking else 0,
+                collect_ns=phases.collect_ns if self.facts.blocking else 0,
+                unpad_ns=phases.unpad_ns if self.facts.blocking else 0,
+                error=error,
+            )
+        )
+
+
+def _status(error: BaseException | None) -> str:
+    if error is None:
+        return "ok"
+    return "died" if isinstance(error, WorkerDiedError) else "error"
+
+
+def error_facts(error: BaseException, rank: int) -> ErrorFacts:
+    """Return an exception as text; a worker's error keeps the worker's own traceback."""
+    kind = error.cause_type if isinstance(error, WorkerMethodError) and error.cause_type else type(error).__name__
+    text = error.traceback_text if isinstance(error, WorkerError) else traceback_text(error)
+    return ErrorFacts(kind, str(error), text, rank)

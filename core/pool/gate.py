@@ -1,0 +1,145 @@
+"""A pool's states and the gate its groups' calls pass."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from core.errors import PoolClosedError, StateError
+
+
+class PoolState(Enum):
+    """What a pool is doing."""
+
+    ACTIVE = "active"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CHANGING = "changing"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+LEGAL_MOVES: dict[PoolState, frozenset[PoolState]] = {
+    PoolState.ACTIVE: frozenset({PoolState.PAUSING, PoolState.PAUSED, PoolState.CLOSED, PoolState.FAILED}),
+    PoolState.PAUSING: frozenset({PoolState.PAUSED, PoolState.ACTIVE, PoolState.CLOSED, PoolState.FAILED}),
+    PoolState.PAUSED: frozenset({PoolState.ACTIVE, PoolState.CHANGING, PoolState.CLOSED, PoolState.FAILED}),
+    PoolState.CHANGING: frozenset({PoolState.ACTIVE, PoolState.PAUSED, PoolState.CLOSED, PoolState.FAILED}),
+    PoolState.FAILED: frozenset({PoolState.CLOSED}),
+    PoolState.CLOSED: frozenset(),
+}
+
+_OPEN = frozenset({PoolState.ACTIVE})
+_OVER = frozenset({PoolState.CLOSED, PoolState.FAILED})
+
+
+class Gate:
+    """Lets calls through while the pool is active, makes them wait while it is not, and counts those in flight.
+
+    ``on_move`` is told of every new state, outside the lock.
+    """
+
+    def __init__(self, pool: str, on_move: Callable[[PoolState, str], None]) -> None:
+        """Start active, with nothing in flight."""
+        self._pool = pool
+        self._on_move = on_move
+        self._changed = threading.Condition()
+        self._state = PoolState.ACTIVE
+        self._n_in_flight = 0
+        self._n_waiting = 0
+        self._reason = ""
+
+    @property
+    def state(self) -> PoolState:
+        """Return what the pool is doing."""
+        return self._state
+
+    @property
+    def n_in_flight(self) -> int:
+        """Return how many calls are past the gate and not done."""
+        return self._n_in_flight
+
+    @property
+    def n_waiting(self) -> int:
+        """Return how many calls wait at the gate."""
+        return self._n_waiting
+
+    def enter(self) -> int:
+        """Pass, waiting while the pool is not active; return the nanoseconds waited.
+
+        The wait is cut into pieces, so that Ctrl-C reaches a driver that waits here on any platform.
+
+        Raises:
+            PoolClosedError: The pool is closed or failed.
+        """
+        with self._changed:
+            if self._state in _OPEN:
+                self._n_in_flight += 1
+                return 0
+            began_ns = time.monotonic_ns()
+            self._n_waiting += 1
+            try:
+                while self._state not in _OPEN:
+                    if self._state in _OVER:
+                        raise PoolClosedError(
+                            f"pool {self._pool} is {self._state.value}{f': {self._reason}' if self._reason else ''}; "
+                            f"its groups take no more calls",
+                            state=self._state.value,
+                        )
+                    self._changed.wait(timeout=0.5)
+            finally:
+                self._n_waiting -= 1
+            self._n_in_flight += 1
+            return time.monotonic_ns() - began_ns
+
+    def leave(self) -> None:
+        """Say that a call is done on every rank."""
+        with self._changed:
+            self._n_in_flight -= 1
+            drained = self._n_in_flight == 0 and self._state is PoolState.PAUSING
+            if drained:
+                self._state = PoolState.PAUSED
+            self._changed.notify_all()
+        if drained:
+            self._on_move(PoolState.PAUSED, "")
+
+    def pause(self) -> PoolState:
+        """Let nothing new through; return PAUSED, or PAUSING while calls are in flight.
+
+        Raises:
+            StateError: The pool is not active.
+        """
+        with self._changed:
+            self._require(PoolState.PAUSING, "paused")
+            self._state = PoolState.PAUSING if self._n_in_flight else PoolState.PAUSED
+            state = self._state
+        self._on_move(state, "")
+        return state
+
+    def resume(self) -> None:
+        """Let calls through again.
+
+        Raises:
+            StateError: The pool is not paused or pausing.
+        """
+        with self._changed:
+            self._require(PoolState.ACTIVE, "resumed")
+            self._state = PoolState.ACTIVE
+            self._changed.notify_all()
+        self._on_move(PoolState.ACTIVE, "")
+
+    def end(self, state: PoolState, reason: str = "") -> bool:
+        """Close or fail the pool; calls that wait get an error. Returns False when it was over already."""
+        with self._changed:
+            if state not in LEGAL_MOVES[self._state]:
+                return False
+            self._state = state
+            self._reason = reason
+            self._changed.notify_all()
+        self._on_move(state, reason)
+        return True
+
+    def _require(self, wanted: PoolState, verb: str) -> None:
+        if wanted not in LEGAL_MOVES[self._state]:
+            raise StateError(f"pool {self._pool} is {self._state.value}, it cannot be {verb} now", state=self._state.value)

@@ -1,0 +1,37 @@
+"""A free port that stays free until the one who asked for it listens on it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+
+from core.errors import UsageError
+
+
+def hold_port(candidates: Iterable[int] = (0,)) -> socket.socket:
+    """Bind the first free port of ``candidates`` (0: any) without listening.
+
+    While the socket lives the kernel gives the port to nobody who asks for any, and refuses those who ask for it, but
+    for a listener with SO_REUSEADDR, as ``torch.distributed``'s store is. Two groups can so never get one port.
+
+    Raises:
+        UsageError: None of the candidates is free.
+    """
+    tried = 0
+    for port in candidates:
+        tried += 1
+        family = socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
+        for address_family, address in ((family, "::"), (socket.AF_INET, "")):
+            if address_family == socket.AF_INET and address == "::":
+                continue
+            held = socket.socket(address_family, socket.SOCK_STREAM)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                if address_family == socket.AF_INET6:
+                    held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                held.bind((address, port))
+            except OSError:
+                held.close()
+                continue
+            return held
+    raise UsageError(f"none of the {tried} ports offered for MASTER_PORT is free; widen master_port_range")

@@ -1,0 +1,260 @@
+"""The shell around a user's worker inside its process: builds it, runs its methods, and reports times and sizes.
+
+``shell_class(Rollout)`` is a subclass of ``Rollout`` of the same name, so that the actor is still a ``Rollout`` whose
+methods anybody with its handle can call. Building is a call of its own and not the actor's constructor: all processes of
+a group start side by side, and a constructor that raises is an answer with a traceback, not a dead process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import os
+import pickle
+import time
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from socket import socket
+from typing import Any, NamedTuple
+
+import cloudpickle
+import torch
+from tensordict import TensorDictBase
+
+from core.cluster import adopt_environ, environ
+from core.data.batch import payload_bytes
+from core.data.future import DataProtoFuture
+from core.data.proto import DataProto
+from core.data.rows import real_rows, row_count
+from core.data.shares import Receipt, Share
+from core.errors import PodiumError, WorkerMethodError, WorkerStartError, traceback_text
+from core.version import PACKAGE_PATH, VERSION
+from core.worker.facts import visible_devices
+from core.worker.ports import hold_port
+
+
+class Header(NamedTuple):
+    """What a rank is asked to do, in front of the arguments.
+
+    ``share`` is ``(n_real, n_padding)`` of the rows dealt to it, None when none were or when they come in a future.
+    ``trims`` says which results may hold padding rows: "rows" (any value with rows), "batches" (only batches: the mode
+    returns values by rank), or "" (no rows are dealt).
+    """
+
+    group: str
+    rank: int
+    method: str
+    share: tuple[int, int] | None
+    materialize: bool
+    trims: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """Who answered the call to build a worker."""
+
+    pid: int
+    devices: str
+    version: str
+    path: str
+
+
+class ActorShell:
+    """The methods that a worker group calls; mixed in front of a user's class by ``shell_class``."""
+
+    _podium_class: type
+    _podium_port: socket | None = None
+
+    def __init__(self) -> None:
+        """Do nothing: the user's constructor runs in ``_podium_construct``."""
+
+    def _podium_hold_port(self, candidates: Sequence[int]) -> tuple[int, Receipt]:
+        """Find a port for the group's rendezvous and keep others off it while this worker lives."""
+        started_ns = time.monotonic_ns()
+        self._podium_port = hold_port(candidates)
+        return self._podium_port.getsockname()[1], _receipt(started_ns)
+
+    def _podium_construct(
+        self, group: str, rank: int, variables: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[WorkerIdentity, Receipt]:
+        """Set the environment, then run the user's constructor.
+
+        Raises:
+            WorkerStartError: The constructor raised.
+        """
+        started_ns = time.monotonic_ns()
+        adopt_environ(variables)
+        try:
+            self._podium_class.__init__(self, *args, **kwargs)
+        except Exception as error:
+            raise WorkerStartError(
+                f"{self._podium_class.__name__} of group {group} could not be built on rank {rank}: "
+                f"{type(error).__name__}: {error}",
+                group=group,
+                rank=rank,
+                method="__init__",
+                traceback_text=_user_traceback(error),
+            ) from None
+        identity = WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH)
+        return identity, _receipt(started_ns)
+
+    def _podium_ping(self) -> tuple[None, Receipt]:
+        """Answer at once: the round trip tells how the two clocks lie to each other."""
+        return None, _receipt(time.monotonic_ns())
+
+    def _podium_run(self, header: Header, *args: Any, **kwargs: Any) -> tuple[Any, Receipt]:
+        """Run a method and report on it.
+
+        Raises:
+            WorkerMethodError: The method raised.
+            RowIdentityError: It cannot be told which rows of the result are padding.
+        """
+        started_ns = time.monotonic_ns()
+        try:
+            work = _Work.prepare(self, header, args, kwargs)
+            result = work.method(*work.args, **work.kwargs)
+            if inspect.isawaitable(result):
+                result = asyncio.run(_awaited(result))
+            return work.reported(result, started_ns)
+        except BaseException as error:
+            raise _wrapped(error, header, started_ns) from None
+
+
+class AsyncActorShell(ActorShell):
+    """The shell of a class with ``async def`` methods: they run on the actor's own event loop, side by side."""
+
+    async def _podium_run(  # type: ignore[override]
+        self, header: Header, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Receipt]:
+        """Run a method and report on it; see ``ActorShell``."""
+        started_ns = time.monotonic_ns()
+        try:
+            work = await asyncio.to_thread(_Work.prepare, self, header, args, kwargs)
+            result = work.method(*work.args, **work.kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+            return work.reported(result, started_ns)
+        except BaseException as error:
+            raise _wrapped(error, header, started_ns) from None
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A method about to run, with its arguments resolved. ``given`` are the batches among them."""
+
+    header: Header
+    method: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    given: tuple[Any, ...]
+    n_real: int
+    n_padding: int
+
+    @classmethod
+    def prepare(cls, worker: object, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Work:
+        """Find the method and fetch the futures among the arguments."""
+        n_real, n_padding = header.share or (0, 0)
+        shares: list[Share] = []
+
+        def resolve(value: Any) -> Any:
+            if not header.materialize or not isinstance(value, DataProtoFuture):
+                return value
+            resolved, share = value.materialize()
+            if share is not None:
+                shares.append(share)
+            return resolved
+
+        resolved_args = tuple(resolve(value) for value in args)
+        resolved_kwargs = {name: resolve(value) for name, value in kwargs.items()}
+        if shares and header.share is None:
+            n_real, n_padding = shares[0].n_real, shares[0].n_padding
+        # A method may change its batch in place: what is compared later must be what it was given.
+        given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if n_padding else ()
+        method = getattr(worker, header.method)
+        return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding)
+
+    def reported(self, result: Any, started_ns: int) -> tuple[Any, Receipt]:
+        """Return the result with its receipt."""
+        finished_ns = time.monotonic_ns()
+        rows_out = row_count(result) if self.header.trims else None
+        keep = None
+        if self.n_padding and (self.header.trims == "rows" or isinstance(result, DataProto)):
+            keep = real_rows(self.given, result, self.n_real, self.n_padding, self.header.method)
+        receipt = Receipt(
+            started_ns=started_ns,
+            finished_ns=finished_ns,
+            rows_in=self.n_real + self.n_padding,
+            rows_out=-1 if rows_out is None else rows_out,
+            bytes_out=payload_bytes(result),
+            keep=keep,
+        )
+        return result, receipt
+
+
+def _kept_aside(value: Any) -> Any:
+    """Copy a batch that holds padding; one rank of a call has such a one, and its share is small."""
+    return copy.deepcopy(value) if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)) else value
+
+
+def _receipt(started_ns: int) -> Receipt:
+    return Receipt(started_ns, time.monotonic_ns(), 0, -1, 0)
+
+
+def _wrapped(error: BaseException, header: Header, started_ns: int) -> BaseException:
+    """Say where a method raised. Podium's own errors and the ends of a process pass as they are."""
+    if isinstance(error, PodiumError) or not isinstance(error, Exception):
+        return error
+    return WorkerMethodError(
+        f"{header.group}.{header.method} raised {type(error).__name__} on rank {header.rank}: {error}",
+        group=header.group,
+        rank=header.rank,
+        method=header.method,
+        traceback_text=_user_traceback(error),
+        cause_type=type(error).__name__,
+        cause=_picklable(error),
+        started_ns=started_ns,
+        finished_ns=time.monotonic_ns(),
+    )
+
+
+def _user_traceback(error: BaseException) -> str:
+    """Return the traceback from the user's own code on, without the shell's frame."""
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        error = error.with_traceback(error.__traceback__.tb_next)
+    return traceback_text(error)
+
+
+def _picklable(error: BaseException) -> BaseException | None:
+    try:
+        again: BaseException = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - bytes made in the same line
+    except Exception:
+        return None
+    return again if type(again) is type(error) else None
+
+
+_shells: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
+def shell_class(user_class: type) -> type:
+    """Return the actor class for a user's worker class: the same object each time."""
+    known = _shells.get(user_class)
+    if known is not None:
+        return known
+    has_async = any(inspect.iscoroutinefunction(getattr(user_class, name, None)) for name in dir(user_class))
+    mixin = AsyncActorShell if has_async else ActorShell
+
+    def fill(namespace: dict[str, Any]) -> None:
+        namespace.update(
+            _podium_class=user_class, __module__=user_class.__module__, __qualname__=user_class.__qualname__
+        )
+
+    shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
+    _shells[user_class] = shell
+    return shell

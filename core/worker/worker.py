@@ -1,0 +1,87 @@
+"""``Worker``: the base of classes whose methods run on every rank."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from core.cluster import adopt_environ, environ
+from core.dispatch import Dispatch, Execute, register
+from core.worker.facts import PROTECTED_VARIABLES, RankFacts, settle_visible_devices, visible_devices
+from core.worker.ports import hold_port
+
+
+class Worker:
+    """One rank of a worker group.
+
+    Before the constructor runs, the environment has WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK,
+    RAY_LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, WG_PREFIX, WG_BACKEND and the visible devices, so that
+    ``torch.distributed.init_process_group()`` just works there. A worker can also be built outside a group, in a process
+    that has these variables.
+    """
+
+    def __init__(self, cuda_visible_devices: str | None = None) -> None:
+        """Read the rank facts from the environment; ``cuda_visible_devices`` replaces what it says of devices.
+
+        Raises:
+            UsageError: RANK or WORLD_SIZE is not set, or the variables for devices contradict each other.
+        """
+        if cuda_visible_devices is not None and cuda_visible_devices != "not set":
+            adopt_environ({"CUDA_VISIBLE_DEVICES": cuda_visible_devices})
+        adopt_environ(settle_visible_devices(environ()))
+        self._rank_facts = RankFacts.read(environ())
+
+    @classmethod
+    def env_keys(cls) -> list[str]:
+        """Return the names of the variables that a worker is told its place by."""
+        return [*PROTECTED_VARIABLES, "CUDA_VISIBLE_DEVICES"]
+
+    @property
+    def _facts(self) -> RankFacts:
+        """The rank facts, also of a subclass that never called ``super().__init__()``."""
+        facts: RankFacts | None = self.__dict__.get("_rank_facts")
+        if facts is None:
+            facts = self._rank_facts = RankFacts.read(environ())
+        return facts
+
+    @property
+    def rank(self) -> int:
+        """Return this worker's rank, from 0."""
+        return self._facts.rank
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks of the group."""
+        return self._facts.world_size
+
+    @property
+    def _rank(self) -> int:
+        return self._facts.rank
+
+    @property
+    def _world_size(self) -> int:
+        return self._facts.world_size
+
+    def get_master_addr_port(self) -> tuple[str, str]:
+        """Return the address and the port on which rank 0 gathers the group."""
+        return self._facts.master_addr, self._facts.master_port
+
+    def get_cuda_visible_devices(self) -> str:
+        """Return the visible devices such as "0", or "not set"."""
+        return visible_devices(environ())
+
+    def get_available_master_addr_port(self) -> tuple[str, str]:
+        """Return this node's address and a port that was free just now."""
+        with hold_port() as held:
+            return socket.gethostbyname(socket.gethostname()), str(held.getsockname()[1])
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
+    def execute_with_func_generator(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return ``func(self, *args, **kwargs)`` on each rank's share of the rows."""
+        return func(self, *args, **kwargs)
+
+    @register(dispatch_mode=Dispatch.ALL_TO_ALL, execute_mode=Execute.RANK_ZERO)
+    def execute_func_rank_zero(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return ``func(*args, **kwargs)`` of rank 0."""
+        return func(*args, **kwargs)
