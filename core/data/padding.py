@@ -1,0 +1,60 @@
+"""Rows that fill a batch up, so that it divides."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+
+from core.errors import BatchError
+
+
+class _PaddingSwitch(type):
+    """Makes ``DataProtoConfig.auto_padding`` a settable class attribute that follows the environment until it is set."""
+
+    _auto_padding: bool | None = None
+
+    @property
+    def auto_padding(cls) -> bool:
+        """Tell whether batches are padded when they do not divide: what was set, else VERL_AUTO_PADDING ("1", "true")."""
+        if cls._auto_padding is not None:
+            return cls._auto_padding
+        return os.environ.get("VERL_AUTO_PADDING", "").strip().lower() in ("1", "true", "yes", "on")
+
+    @auto_padding.setter
+    def auto_padding(cls, enabled: bool | None) -> None:
+        """Switch it for this process; None follows the environment again."""
+        cls._auto_padding = None if enabled is None else bool(enabled)
+
+
+class DataProtoConfig(metaclass=_PaddingSwitch):
+    """Settings of all batches in this process: ``auto_padding``."""
+
+
+def padded_numbers(n_rows: int, size: int, candidate: str = "") -> torch.Tensor:
+    """Return the rows of a batch followed by ``size`` times its first (``candidate="first"``) or last row.
+
+    Raises:
+        BatchError: A negative size, an unknown candidate, or no row to repeat.
+    """
+    if size < 0:
+        raise BatchError(f"padding adds rows, it cannot add {size}")
+    if candidate not in ("", "first", "last"):
+        raise BatchError(f"padding repeats the 'first' or the 'last' row, not {candidate!r}")
+    if n_rows == 0 and size:
+        raise BatchError(f"a batch without rows has none to repeat: it cannot be padded by {size}")
+    row = 0 if candidate == "first" else n_rows - 1
+    return torch.cat([torch.arange(n_rows), torch.full((size,), row, dtype=torch.int64)])
+
+
+def cycled_numbers(n_rows: int, divisor: int) -> torch.Tensor:
+    """Return the rows of a batch followed by its first ones again, as often as it takes to divide by ``divisor``.
+
+    Raises:
+        BatchError: The divisor is below 1.
+    """
+    if divisor < 1:
+        raise BatchError(f"a batch is padded to a multiple of a positive number, not of {divisor}")
+    total = -(-n_rows // divisor) * divisor
+    return torch.from_numpy(np.arange(total, dtype=np.int64) % max(n_rows, 1))

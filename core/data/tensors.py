@@ -1,0 +1,219 @@
+"""The same cut for every kind of column: rows of tensors, nested tensors, TensorDicts and arrays.
+
+Three verbs: ``take`` rows by a list of numbers (copies), ``cut`` a range of rows (views), ``cat`` rows end to end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+
+from core.data.ragged import RaggedMemo, cat_jagged, cut_jagged, is_jagged, stack_strided, take_jagged
+from core.errors import BatchError, MergeConflictError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def take_tensor(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
+    """Return the rows ``index`` (int64) of any tensor with rows, as a copy."""
+    if is_jagged(tensor):
+        return take_jagged(tensor, index, memo)
+    if tensor.is_nested:
+        rows = tensor.unbind()
+        return stack_strided([rows[number] for number in index.tolist()], tensor)
+    on_device = index.to(tensor.device)
+    try:
+        return tensor.index_select(0, on_device)
+    except (RuntimeError, NotImplementedError):
+        # Torch cannot index its newest one-byte types (4-bit floats and integers): their bytes it can.
+        if tensor.dtype.itemsize != 1 or tensor.is_quantized:
+            raise
+        return tensor.contiguous().view(torch.uint8).index_select(0, on_device).view(tensor.dtype)
+
+
+def cut_tensor(tensor: torch.Tensor, start: int, stop: int, memo: RaggedMemo) -> torch.Tensor:
+    """Return the rows ``start`` to ``stop`` of any tensor with rows, as a view where torch has one."""
+    if is_jagged(tensor):
+        return cut_jagged(tensor, start, stop, memo)
+    if tensor.is_nested:
+        return stack_strided(tensor.unbind()[start:stop], tensor)
+    return tensor[start:stop]
+
+
+def cat_tensors(tensors: Sequence[torch.Tensor], key: str, memo: RaggedMemo) -> torch.Tensor:
+    """Join tensors along their rows.
+
+    Raises:
+        BatchError: Shapes, layouts or devices do not fit.
+        MergeConflictError: Their dtypes differ and the common one cannot hold all values.
+    """
+    if len(tensors) == 1:
+        return tensors[0]
+    first = tensors[0]
+    if len({tensor.dtype for tensor in tensors}) > 1 and not _survive_promotion(tensors):
+        raise _different_dtypes(key, [tensor.dtype for tensor in tensors])
+    if any(tensor.is_nested for tensor in tensors):
+        if len({(tensor.is_nested, tensor.layout) for tensor in tensors}) > 1:
+            raise BatchError(f"key {key!r} is a nested tensor in some parts and not, or of another layout, in others")
+        if is_jagged(first):
+            return cat_jagged(tensors, memo)
+        return stack_strided([row for tensor in tensors for row in tensor.unbind()], first)
+    try:
+        return torch.cat(list(tensors), dim=0)
+    except RuntimeError as error:
+        shapes = ", ".join(f"{tuple(tensor.shape)} on {tensor.device}" for tensor in tensors)
+        raise BatchError(f"the parts' tensors of key {key!r} cannot be joined: {shapes}") from error
+
+
+def _survive_promotion(tensors: Sequence[torch.Tensor]) -> bool:
+    """Tell whether every value stays what it is in the dtype that torch would give the joined tensor."""
+    flat = [tensor.values() if tensor.is_nested else tensor for tensor in tensors]
+    try:
+        common = functools.reduce(torch.promote_types, [tensor.dtype for tensor in flat])
+        return all(torch.equal(part.to(common).to(part.dtype).nan_to_num(), part.nan_to_num()) for part in flat)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _different_dtypes(key: str, dtypes: Sequence[object]) -> MergeConflictError:
+    names = ", ".join(str(dtype) for dtype in dtypes)
+    return MergeConflictError(f"key {key!r} has different dtypes in the parts: {names}; convert them first", key=key)
+
+
+def take_tensordict(batch: TensorDictBase, index: torch.Tensor, memo: RaggedMemo) -> TensorDictBase:
+    """Return the rows ``index`` of a TensorDict, nested ones and non-tensor values too."""
+    if type(batch) is not TensorDict:
+        return batch[index]
+    columns = {
+        key: take_tensor(column, index, memo)
+        if isinstance(column, torch.Tensor)
+        else take_tensordict(column, index, memo)
+        for key, column in batch.items()
+    }
+    return like(batch, columns, index.shape[0])
+
+
+def cut_tensordict(batch: TensorDictBase, start: int, stop: int, memo: RaggedMemo) -> TensorDictBase:
+    """Return the rows ``start`` to ``stop`` of a TensorDict; its tensors are views."""
+    if type(batch) is not TensorDict:
+        return batch[start:stop]
+    columns = {
+        key: cut_tensor(column, start, stop, memo)
+        if isinstance(column, torch.Tensor)
+        else cut_tensordict(column, start, stop, memo)
+        for key, column in batch.items()
+    }
+    return like(batch, columns, stop - start)
+
+
+def like(batch: TensorDictBase, columns: dict[str, Any], n_rows: int) -> TensorDict:
+    """Build a TensorDict of ``n_rows`` rows with the device and inner batch dimensions of ``batch``."""
+    return TensorDict(columns, batch_size=[n_rows, *batch.batch_size[1:]], device=batch.device)
+
+
+def cat_tensordicts(batches: Sequence[TensorDictBase], memo: RaggedMemo, path: str = "") -> TensorDictBase:
+    """Join TensorDicts of equal keys along their rows.
+
+    Raises:
+        MergeConflictError: A key is missing in a part, or is of another kind there.
+        BatchError: Shapes do not fit.
+    """
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if all(isinstance(batch, (NonTensorData, NonTensorStack)) for batch in batches):
+        return _cat_non_tensors(batches)
+    if any(type(batch) is not TensorDict for batch in batches):
+        return torch.cat(list(batches), dim=0)
+    check_same_keys([set(batch.keys()) for batch in batches], "batch", path)
+    columns: dict[str, Any] = {}
+    for key in first.keys():
+        parts = [batch.get(key) for batch in batches]
+        n_tensors = sum(isinstance(part, torch.Tensor) for part in parts)
+        if n_tensors not in (0, len(parts)):
+            kinds = ", ".join(type(part).__name__ for part in parts)
+            raise MergeConflictError(f"key {path + key!r} is of different kinds in the parts: {kinds}", key=path + key)
+        join = cat_tensors(parts, path + key, memo) if n_tensors else cat_tensordicts(parts, memo, f"{path}{key}.")
+        columns[key] = join
+    return like(first, columns, sum(batch.batch_size[0] for batch in batches))
+
+
+def _cat_non_tensors(batches: Sequence[TensorDictBase]) -> TensorDictBase:
+    """Join non-tensor values; torch.cat on them keeps a lone value lone when all are the very same."""
+    rows = [row for batch in batches for row in (batch[number] for number in range(batch.batch_size[0]))]
+    lone = [batch.data for batch in batches if isinstance(batch, NonTensorData)]
+    if len(lone) == len(batches) and all(value is lone[0] for value in lone):
+        return NonTensorData(lone[0], batch_size=[len(rows), *batches[0].batch_size[1:]])
+    return NonTensorStack(*rows)
+
+
+def check_same_keys(keys: Sequence[set[str]], what: str, path: str = "") -> None:
+    """Make sure that every part has the same keys.
+
+    Raises:
+        MergeConflictError: It names the first key that a part lacks, and that part.
+    """
+    union = set().union(*keys)
+    for number, present in enumerate(keys):
+        missing = sorted(union - present)
+        if missing:
+            raise MergeConflictError(
+                f"part {number} of {len(keys)} has no key {path + missing[0]!r} in its {what}, other parts have; "
+                f"give every part the same keys",
+                key=path + missing[0],
+            )
+
+
+def cat_arrays(arrays: Sequence[Array], key: str) -> Array:
+    """Join arrays along their rows.
+
+    Object arrays whose rows are lists of one length in one part and of another length in the next (made from lists,
+    they have two axes) become an array of lists.
+
+    Raises:
+        BatchError: Shapes do not fit.
+        MergeConflictError: Their dtypes differ and the common one cannot hold all values.
+    """
+    if len(arrays) == 1:
+        return arrays[0]
+    kinds = {array.dtype.kind for array in arrays}
+    if len({array.dtype for array in arrays}) > 1 and "O" not in kinds and not _arrays_survive_promotion(arrays):
+        raise _different_dtypes(key, [array.dtype for array in arrays])
+    if len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(list(arrays))
+    filled = [array for array in arrays if array.shape[0]]
+    if "O" in kinds:
+        return np.concatenate([_as_rows(array) for array in filled])
+    if len({array.shape[1:] for array in filled}) > 1:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise BatchError(f"the parts' arrays of key {key!r} cannot be joined: shapes {shapes}")
+    return np.concatenate(filled) if filled else arrays[0]
+
+
+def _arrays_survive_promotion(arrays: Sequence[Array]) -> bool:
+    kinds = {array.dtype.kind for array in arrays}
+    if len(kinds) > 1 and not kinds <= set("biufc"):
+        return False
+    common = np.result_type(*arrays)
+    if common.kind not in "biufc":
+        return True
+    return all(np.array_equal(array.astype(common).astype(array.dtype), array, equal_nan=True) for array in arrays)
+
+
+def _as_rows(array: Array) -> Array:
+    if array.ndim == 1:
+        return array.astype(object)
+    return fill_objects([row.tolist() if array.dtype == object else row for row in array])
+
+
+def fill_objects(values: Sequence[object]) -> Array:
+    """Return an array of shape ``(len(values),)`` that holds the values as they are."""
+    array = np.empty(len(values), dtype=object)
+    for number, value in enumerate(values):
+        array[number] = value
+    return array

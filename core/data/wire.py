@@ -1,0 +1,271 @@
+"""How a batch travels: raw memory as out-of-band buffers (pickle protocol 5), never ``torch.save``.
+
+``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples and object arrays, by a
+``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback`` nothing is copied
+on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as Ray's shared memory, is
+copied, so that everything can be written to and nothing is shared.
+
+What comes back: the same dtype, shape, layout and bytes, contiguous. Tensors come back *detached* (``requires_grad`` False:
+a graph cannot cross a process, and a leaf that requires grad could not be changed in place). A tensor of a device that
+the receiver lacks comes back on the CPU. The format is in the payload, no setting of the receiver matters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+
+from core.data.ragged import is_jagged, ragged_dim, stack_strided, tight
+from core.errors import BatchError
+
+Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+class Parcel:
+    """Stands for a value in a pickle; what comes out at the other end is the value."""
+
+    __slots__ = ("content", "offsets")
+
+    def __init__(self, content: Any, offsets: dict[int, Parcel] | None = None) -> None:
+        """Wrap ``content``; ``offsets`` are the parcels of offsets that columns of one batch share."""
+        self.content = content
+        self.offsets = {} if offsets is None else offsets
+
+    def __reduce_ex__(self, protocol: object) -> Reduced:
+        """Take the content apart into numbers, names and raw memory."""
+        if isinstance(self.content, torch.Tensor):
+            return _reduce_tensor(self.content, self.offsets)
+        if isinstance(self.content, TensorDictBase):
+            return _reduce_tensordict(self.content, self.offsets)
+        flags = self.content.flags
+        return _owned, (self.content if flags.c_contiguous or flags.f_contiguous else self.content.copy(),)
+
+
+def pack(value: Any) -> Any:
+    """Return a stand-in for ``value`` that pickles fast and unpickles to an equal of ``value``.
+
+    Containers are copied only where they hold something to pack; shared ones stay shared, cycles stay cycles.
+    """
+    return _pack(value, {})
+
+
+def _pack(value: Any, memo: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, np.generic):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(value, (torch.Tensor, TensorDictBase)) or (kind is np.ndarray and not value.dtype.hasobject):
+        parcel = memo[id(value)] = Parcel(value)
+        return parcel
+    if kind is np.ndarray and value.dtype == object:
+        return _pack_objects(value, memo)
+    if kind is dict:
+        mapping = memo[id(value)] = {}
+        mapping.update((key, _pack(item, memo)) for key, item in value.items())
+        return mapping
+    if kind is list and not _ATOMS.issuperset(map(type, value)):
+        items: list[Any] = []
+        memo[id(value)] = items
+        items.extend(_pack(item, memo) for item in value)
+        return items
+    if kind is tuple:
+        return tuple(_pack(item, memo) for item in value)
+    return value
+
+
+def _pack_objects(array: np.ndarray[Any, Any], memo: dict[int, Any]) -> np.ndarray[Any, Any]:
+    flat = array.ravel()
+    if _ATOMS.issuperset(map(type, flat)):
+        return array
+    packed = memo[id(array)] = np.empty(array.shape, dtype=object)
+    target = packed.reshape(-1)
+    for number, item in enumerate(flat):
+        target[number] = _pack(item, memo)
+    return packed
+
+
+def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return ``array`` if it can be written to, else a copy."""
+    return array if array.flags.writeable else array.copy(order="K")
+
+
+def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
+    if is_jagged(tensor):
+        offsets, lengths = tensor.offsets(), tensor.lengths()
+        source = offsets if lengths is None else lengths
+        whole = tight(tensor, {})
+        parcel = shared.setdefault(id(source), Parcel(whole.offsets()))
+        return _jagged, (Parcel(whole.values()), parcel, ragged_dim(tensor))
+    if tensor.is_nested:
+        like = Parcel(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+        return _strided, ([Parcel(row) for row in tensor.unbind()], like)
+    if tensor.layout is torch.sparse_coo:
+        whole = tensor.coalesce()
+        return _sparse, (Parcel(whole.indices()), Parcel(whole.values()), tuple(whole.shape))
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise BatchError(
+            f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot travel; convert it first "
+            f"(tensor.to_dense(), tensor.dequantize())"
+        )
+    dtype, shape, raw = serialize_single_tensor(tensor)
+    device = None if tensor.device.type == "cpu" else str(tensor.device)
+    return _dense, (dtype, shape, raw, device)
+
+
+def serialize_single_tensor(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray[Any, Any]]:
+    """Return a dense tensor's dtype (such as "bfloat16"), shape and bytes.
+
+    The bytes are a uint8 array: a view of the tensor's own memory where it is contiguous and on the CPU, a copy elsewhere.
+    """
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(int(size) for size in tensor.shape)
+    if tensor.numel() == 0 or tensor.is_meta:
+        return dtype, shape, np.empty(0, dtype=np.uint8)
+    plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu().contiguous()
+    return dtype, shape, plain.reshape(-1).view(torch.uint8).numpy()
+
+
+def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.Tensor:
+    """Build the tensor again from what ``serialize_single_tensor`` gave; it never shares read-only memory.
+
+    Raises:
+        BatchError: The dtype is none of torch's.
+    """
+    name, shape, raw = parts
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise BatchError(f"{name!r} is not a dtype of torch {torch.__version__}; the sender runs another version")
+    array = raw if isinstance(raw, np.ndarray) else np.frombuffer(raw, dtype=np.uint8)
+    if array.size == 0:
+        return torch.empty(shape, dtype=dtype)
+    array = _owned(array)
+    if array.__array_interface__["data"][0] % dtype.itemsize:
+        array = array.copy()
+    return torch.from_numpy(array).view(dtype).reshape(shape)
+
+
+def _dense(dtype: str, shape: tuple[int, ...], raw: np.ndarray[Any, Any], device: str | None) -> torch.Tensor:
+    if device == "meta":
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+    tensor = deserialize_single_tensor((dtype, shape, raw))
+    return tensor if device is None else tensor.to(_local_device(device))
+
+
+def _local_device(name: str) -> torch.device:
+    """Return the device of that name, the current one of its kind if there are fewer here, else the CPU."""
+    device = torch.device(name)
+    module = getattr(torch, device.type, None)
+    if device.type == "cpu" or module is None or not module.is_available():
+        return torch.device("cpu")
+    if device.index is not None and device.index >= module.device_count():
+        return torch.device(device.type, module.current_device())
+    return device
+
+
+def _jagged(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.nested.nested_tensor_from_jagged(values, offsets=offsets, jagged_dim=dim)
+
+
+def _strided(rows: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    return stack_strided(rows, like)
+
+
+def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
+
+
+def _reduce_tensordict(batch: TensorDictBase, shared: dict[int, Parcel]) -> Reduced:
+    device = None if batch.device is None else str(batch.device)
+    size = tuple(batch.batch_size)
+    if isinstance(batch, NonTensorData):
+        return _non_tensor, (pack(batch.data), size, device)
+    if isinstance(batch, NonTensorStack):
+        return _non_tensor_stack, ([Parcel(item) for item in batch.tensordicts], batch.stack_dim)
+    if isinstance(batch, LazyStackedTensorDict):
+        return _lazy_stack, ([Parcel(item, shared) for item in batch.tensordicts], batch.stack_dim)
+    if not isinstance(batch, TensorDict):
+        # Some other tensorclass: a type of its own that knows how to travel.
+        return _same, (_Opaque(batch),)
+    return _tensordict, (size, device, [(key, Parcel(column, shared)) for key, column in batch.items()])
+
+
+class _Opaque:
+    """A value that pickles as itself."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.content.__reduce_ex__(protocol)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _tensordict(size: tuple[int, ...], device: str | None, items: list[tuple[str, Any]]) -> TensorDict:
+    place = None if device is None else _local_device(device)
+    return TensorDict(dict(items), batch_size=list(size), device=place)
+
+
+def _non_tensor(content: Any, size: tuple[int, ...], device: str | None) -> NonTensorData:
+    return NonTensorData(content, batch_size=list(size), device=None if device is None else _local_device(device))
+
+
+def _non_tensor_stack(items: list[Any], stack_dim: int) -> NonTensorStack:
+    return NonTensorStack(*items, stack_dim=stack_dim)
+
+
+def _lazy_stack(items: list[Any], stack_dim: int) -> LazyStackedTensorDict:
+    return LazyStackedTensorDict(*items, stack_dim=stack_dim)
+
+
+def reduce_object(value: Any, state: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what ``__reduce_ex__`` gives for an object whose state is packed and set by ``__setstate__``."""
+    return _rebuild, (type(value), pack(state))
+
+
+def _rebuild(kind: type[Any], state: dict[str, Any]) -> Any:
+    made = object.__new__(kind)
+    made.__setstate__(state)
+    return made
+
+
+def serialize_tensordict(batch: TensorDictBase) -> tuple[tuple[int, ...], str | None, dict[str, Any]]:
+    """Return a flat TensorDict's batch size, device and items.
+
+    A dense item is what ``serialize_single_tensor`` gives, a nested one ``(layout, [one such triple per part])``.
+    """
+    items: dict[str, Any] = {}
+    for key, tensor in batch.items():
+        if tensor.is_nested:
+            parts = [serialize_single_tensor(part) for part in tensor.unbind()]
+            items[key] = (str(tensor.layout).removeprefix("torch."), parts)
+        else:
+            items[key] = serialize_single_tensor(tensor)
+    return tuple(batch.batch_size), None if batch.device is None else str(batch.device), items
+
+
+def deserialize_tensordict(parts: tuple[tuple[int, ...], str | None, dict[str, Any]]) -> TensorDict:
+    """Build the TensorDict again from what ``serialize_tensordict`` gave."""
+    size, device, items = parts
+    columns: dict[str, torch.Tensor] = {}
+    for key, item in items.items():
+        if len(item) == 2:
+            layout, rows = item
+            tensors = [deserialize_single_tensor(row) for row in rows]
+            if layout == "jagged":
+                columns[key] = torch.nested.nested_tensor(tensors, layout=torch.jagged)
+            else:
+                columns[key] = stack_strided(tensors, tensors[0])
+        else:
+            columns[key] = deserialize_single_tensor(item)
+    return TensorDict(columns, batch_size=list(size), device=None if device is None else _local_device(device))
