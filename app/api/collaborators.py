@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -21,7 +22,10 @@ from web.source import Run, RunSource
 
 @dataclass(frozen=True, slots=True)
 class Collaborators:
-    """Everything a route may need. ``control`` is None for a run that cannot be steered."""
+    """Everything a route may need.
+
+    ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve.
+    """
 
     source: RunSource
     control: ControlPlane | None
@@ -32,11 +36,12 @@ class Collaborators:
     files: StaticFiles
     remembered: Remembered
     seats: Seats
+    is_over: Callable[[], bool]
 
     @property
     def controllable(self) -> bool:
         """Whether anybody at all may steer this run."""
-        return self.settings.control and self.control is not None
+        return self.settings.control and self.control is not None and not self.is_over()
 
 
 def collaborators(request: Request) -> Collaborators:

@@ -6,7 +6,6 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI
@@ -24,6 +23,7 @@ from app.api.stream import TickHub
 from app.api.tokens import Tokens
 from app.settings import ServerSettings
 from core.control.commands import ControlPlane
+from core.version import VERSION
 from web import pages
 from web.source import RunSource
 
@@ -36,11 +36,12 @@ def create_app(
     tokens: Tokens | None = None,
     audit: AuditLog | None = None,
     now_ns: Callable[[], int] = time.time_ns,
+    is_over: Callable[[], bool] = bool,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
-    for audit entries.
+    for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -57,10 +58,11 @@ def create_app(
         files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
         remembered=Remembered(),
         seats=Seats(limits.n_streams),
+        is_over=is_over,
     )
     app = FastAPI(
         title="Podium",
-        version=_version(),
+        version=VERSION,
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
@@ -106,10 +108,3 @@ def _telemetry_off() -> dict[str, Any]:
     if "telemetry" not in inspect.signature(FastAPI.__init__).parameters:
         return {}
     return {"telemetry": {"tracing": False, "metrics": False, "logs": False}}
-
-
-def _version() -> str:
-    try:
-        return version("podium")
-    except PackageNotFoundError:
-        return "0"

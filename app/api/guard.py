@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 
 import anyio
+import anyio.to_thread
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -60,6 +61,7 @@ class Guard:
         self._now_ns = now_ns
         self._requests = RateLimiter(limits.requests_per_s, limits.n_burst)
         self._audited_refusals = RateLimiter(1.0, 1)
+        self._audit_threads = anyio.CapacityLimiter(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it here."""
@@ -74,7 +76,7 @@ class Guard:
         verdict = self._limited(visit.head, judge(visit.head, self._rules))
         match verdict:
             case Refusal():
-                self._audit_refusal(visit, verdict)
+                await self._audit_refusal(visit, verdict)
                 await self._refuse(visit, verdict.problem)
             case Entry():
                 await _enter(visit, verdict, self._rules.cookie)
@@ -98,13 +100,13 @@ class Guard:
             body = await self._body(receive, visit.head)
             expected = _expected_generation(visit.head, body if isinstance(body, bytes) else b"")
             if isinstance(body, Problem):
-                self._note(visit, visitor.name, expected, "refused", f"{body.status} {body.slug}")
+                await self._note(visit, visitor.name, expected, "refused", f"{body.status} {body.slug}")
                 await self._refuse(visit, body)
                 return
-            self._note(visit, visitor.name, expected, "asked")
+            await self._note(visit, visitor.name, expected, "asked")
             await self._pass(scope, _replay(body, receive), visit)
             outcome = "accepted" if visit.status < 400 else "refused" if visit.status < 500 else "failed"
-            self._note(visit, visitor.name, expected, outcome, str(visit.status))
+            await self._note(visit, visitor.name, expected, outcome, str(visit.status))
         else:
             await self._pass(scope, receive, visit)
 
@@ -135,7 +137,7 @@ class Guard:
                     return bytes(body)
         return Problem(408, "too-slow", "Too slow", "the body did not come in time", headers=_CLOSE)
 
-    def _audit_refusal(self, visit: _Visit, refusal: Refusal) -> None:
+    async def _audit_refusal(self, visit: _Visit, refusal: Refusal) -> None:
         """Note a refused mutation; of a flood one a second, as each is a row on disk."""
         if not visit.head.is_mutation:
             return
@@ -143,9 +145,9 @@ class Guard:
             return
         outcome = "unauthorised" if refusal.problem.status == 401 else "refused"
         detail = f"{refusal.problem.status} {refusal.problem.slug}"
-        self._note(visit, refusal.by, _expected_generation(visit.head, b""), outcome, detail)
+        await self._note(visit, refusal.by, _expected_generation(visit.head, b""), outcome, detail)
 
-    def _note(self, visit: _Visit, by: str, expected: int | None, outcome: str, detail: str = "") -> None:
+    async def _note(self, visit: _Visit, by: str, expected: int | None, outcome: str, detail: str = "") -> None:
         head = visit.head
         entry = AuditFacts(
             at_ns=self._now_ns(),
@@ -160,7 +162,7 @@ class Guard:
             detail=detail,
         )
         try:
-            self._audit.audit(entry)
+            await anyio.to_thread.run_sync(self._audit.audit, entry, limiter=self._audit_threads)
         except Exception:
             _log.exception("the audit entry of %s was lost", visit.request_id)
 

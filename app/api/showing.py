@@ -113,4 +113,6 @@ def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], 
 def _hint(has: Collaborators, may_control: bool) -> str:
     if may_control:
         return ""
+    if has.is_over():
+        return "The run is over."
     return _READ_TOKEN_HINT if has.controllable else READ_ONLY_HINT[0].upper() + READ_ONLY_HINT[1:] + "."

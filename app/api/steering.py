@@ -110,6 +110,9 @@ async def _submit(has: Collaborators, command: Command, key: str | None) -> Resp
 
 
 def _plane(has: Collaborators) -> ControlPlane:
+    if has.is_over():
+        detail = "the driver has ended; nothing is left to steer"
+        raise ProblemError(Problem(409, "run-over", "The run is over", detail))
     if not has.controllable or has.control is None:
         raise ProblemError(Problem(403, "read-only", "Read-only", READ_ONLY_HINT))
     return has.control

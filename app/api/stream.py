@@ -105,6 +105,7 @@ class TickHub:
         self._tick_s = tick_s
         self._listeners: set[Listener] = set()
         self._producer: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._last: Snapshot | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
@@ -119,7 +120,7 @@ class TickHub:
         self._stopped = True
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._tell_end)
+            loop.call_soon_threadsafe(self._begin_end)
 
     async def listen(self, last_seq: int | None) -> AsyncIterator[News]:
         """Yield news until the run is over or the server stops; ``last_seq`` is what the browser saw before."""
@@ -189,10 +190,19 @@ class TickHub:
             for listener in self._listeners:
                 listener.tell(news)
 
-    def _tell_end(self) -> None:
-        last = self._last
-        state, seq = (last.run.state, last.seq) if last else ("", 0)
-        self._tell((News("end", "end", {"state": state}, seq),))
+    def _begin_end(self) -> None:
+        self._ending = asyncio.get_running_loop().create_task(self._tell_end())
+
+    async def _tell_end(self) -> None:
+        """Look a last time, as the run's own end may be news, and close every stream whatever comes of it."""
+        before = self._last
+        news: tuple[News, ...] = (News("end", "end", {"state": ""}, 0),)
+        try:
+            now = await self._reads.ask(partial(self._look, before))
+            news = (*news_between(before, now), _end(now))
+        except Exception:
+            _log.debug("the live view ends without a last look", exc_info=True)
+        self._tell(news)
 
 
 def _end(now: Snapshot) -> News:

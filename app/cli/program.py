@@ -1,0 +1,60 @@
+"""The commands put together, and every error that is ours as one line and a code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import typer
+
+from app.cli import pools, runs, showing
+from app.cli.say import CommandError, Exit, message
+from app.settings import SettingsError
+from core.errors import PodiumError
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        program()(args=None if arguments is None else list(arguments), prog_name="podium")
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
+    except CommandError as error:
+        message(str(error))
+        return error.code
+    except SettingsError as error:
+        message(str(error))
+        return Exit.USAGE
+    except PodiumError as error:
+        message(str(error))
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        message("interrupted")
+        return Exit.INTERRUPTED
+    return Exit.OK
+
+
+def program() -> typer.Typer:
+    """Return the command line's program."""
+    made = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        # Plain help and errors: boxes are noise in a log, and NO_COLOR is kept for free.
+        rich_markup_mode=None,
+        help="Record a driver, show it in the browser, steer its pools.",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _width()},
+    )
+    made.command("run", context_settings=_PASS_ON)(showing.run)
+    made.command("demo", context_settings=_PASS_ON)(showing.demo)
+    made.command("view")(showing.view)
+    made.add_typer(runs.program, name="runs")
+    made.add_typer(pools.program, name="pools")
+    return made
+
+
+def _width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdigit() else 100

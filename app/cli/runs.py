@@ -1,0 +1,46 @@
+"""``podium runs``: what is in a runs folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.say import as_json, as_table, message
+from app.errors import ReaderError, RunFileError
+from app.store.reader import Reader
+from app.store.runs import run_paths
+
+program = typer.Typer(no_args_is_help=True, help="What is in a runs folder.")
+
+
+@program.command("list")
+def list_runs(
+    runs_dir: Annotated[Path, typer.Option("--runs-dir", help="The folder with the runs' files.")] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the runs of a folder, newest first."""
+    found = [(path, run) for path in run_paths(runs_dir) if (run := _read(path)) is not None]
+    if json:
+        as_json([{"file": str(path), **run} for path, run in found])
+        return
+    if not found:
+        message(f"no runs in {runs_dir}")
+        return
+    names = ("name", "state", "started_at", "n_calls")
+    rows = [[*(run[name] for name in names), f"{run['duration_ms'] / 1000:.1f}", path] for path, run in found]
+    as_table((*names, "seconds", "file"), rows)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return the run in ``path``, or None after a line about a file that is none."""
+    reader = Reader(path)
+    try:
+        return asdict(reader.run())
+    except (RunFileError, ReaderError) as error:
+        message(str(error))
+        return None
+    finally:
+        reader.close()

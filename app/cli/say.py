@@ -1,0 +1,54 @@
+"""What the command line says, and with which code it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import orjson
+
+from core.errors import PodiumError
+
+
+class Exit(IntEnum):
+    """The exit codes of ``podium``."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    AUTH = 4
+    UNREACHABLE = 5
+    INTERRUPTED = 130
+
+
+@dataclass(eq=False)
+class CommandError(PodiumError):
+    """A command ends with this one line and ``code``."""
+
+    code: int = int(Exit.FAILED)
+
+
+def message(text: str) -> None:
+    """Say ``text`` to the person at the terminal, on stderr."""
+    print(f"podium: {text}", file=sys.stderr, flush=True)
+
+
+def as_json(value: object) -> None:
+    """Print ``value`` as JSON on stdout."""
+    print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(), flush=True)
+
+
+def as_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print ``rows`` under ``names`` in columns on stdout."""
+    texts = [[str(name).upper() for name in names], *([_plain(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(names))]
+    for row in texts:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+
+
+def _plain(cell: object) -> str:
+    """Return ``cell`` as text that moves no cursor: names come from drivers."""
+    return "".join(char if char.isprintable() else "?" for char in str(cell))

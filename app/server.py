@@ -1,0 +1,378 @@
+"""The dashboard's server inside the driver's process, and over the file of a run that is done.
+
+``with serve(): ...`` makes the run's file, records what the driver does and shows it. The server lives in a daemon
+thread: it installs no signal handler, and it never keeps the driver from ending.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import importlib.metadata
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.api import Tokens, create_app, hub_of
+from app.recorder import Recorder, start_run
+from app.settings import ServerSettings
+from app.store.reader import Reader
+from core import runtime, version
+from core.control.commands import ControlPlane
+from core.errors import PodiumError
+from web.source import RunSource
+
+_log = logging.getLogger("podium.server")
+_START_S = 10.0
+_JOIN_S = 3.0
+_GRACE_S = 2
+
+
+@dataclass(eq=False)
+class ServerStartError(PodiumError):
+    """The server could not listen at ``host`` and ``port``; ``reason`` is the system's own word for why."""
+
+    host: str = ""
+    port: int = 0
+    reason: str = ""
+
+
+class WebServer:
+    """A web application on a thread of its own; bound before it serves, so that a taken port is an error here."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Remember where to listen; nothing is opened before ``bind``."""
+        self.settings = settings
+        self._socket: socket.socket | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._app: FastAPI | None = None
+
+    def bind(self) -> ServerSettings:
+        """Take the port and return the settings with its number.
+
+        Raises:
+            ServerStartError: The port is in use, or the host is not of this machine.
+        """
+        if self._socket is None:
+            self._socket = _bind(self.settings.host, self.settings.port)
+            self.settings = replace(self.settings, port=self._socket.getsockname()[1])
+        return self.settings
+
+    def start(self, app: FastAPI) -> None:
+        """Serve ``app`` from now on.
+
+        Raises:
+            ServerStartError: The server's thread did not come up.
+        """
+        self.bind()
+        assert self._socket is not None
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            limit_concurrency=self.settings.limits.n_connections + 1,
+        )
+        self._app = app
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="podium-server", daemon=True
+        )
+        self._thread.start()
+        deadline_s = time.monotonic() + _START_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline_s:
+                self.stop()
+                host, port = self.settings.host, self.settings.port
+                raise ServerStartError("the dashboard's server did not start; the log says why", host=host, port=port)
+            time.sleep(0.005)
+
+    def url(self, token: str = "") -> str:
+        """Return the address for a browser, with ``token`` in it if one is given."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{self.settings.port}/" + (f"?token={token}" if token else "")
+
+    def stop(self) -> None:
+        """End every stream, then the server; waits a bounded time and may be called twice."""
+        if self._app is not None:
+            hub_of(self._app).stop()
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():
+                _log.warning("the dashboard's server did not end within %g s; it is left behind", _JOIN_S)
+        if self._socket is not None:
+            self._socket.close()
+
+
+class RunServer:
+    """A recorded and shown run of this process; see ``serve``."""
+
+    def __init__(self, settings: ServerSettings, runs_dir: Path, name: str, script: str) -> None:
+        """Remember what is wanted; nothing is made before ``start``."""
+        self._web = WebServer(settings)
+        self._runs_dir = runs_dir
+        self._name = name
+        self._script = script
+        self._tokens = Tokens.make(settings.control)
+        self._recorder: Recorder | None = None
+        self._reader: Reader | None = None
+        self._token_files: list[Path] = []
+        self._over = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """The dashboard's address with a token in it, the control token where control is on."""
+        return self._web.url(self._tokens.control or self._tokens.read)
+
+    @property
+    def address(self) -> str:
+        """The dashboard's address without a token."""
+        return self._web.url()
+
+    @property
+    def token(self) -> str:
+        """The token that may read."""
+        return self._tokens.read
+
+    @property
+    def control_token(self) -> str:
+        """The token that may steer, empty on a read-only server."""
+        return self._tokens.control
+
+    @property
+    def db_path(self) -> Path:
+        """The run's file.
+
+        Raises:
+            ServerStartError: The server was not started yet.
+        """
+        if self._recorder is None:
+            raise ServerStartError("the run has no file yet; call start() or use 'with app.serve() as server:'")
+        return self._recorder.path
+
+    def start(self) -> RunServer:
+        """Take the port, make the run's file, record this driver and show it.
+
+        Raises:
+            ServerStartError: The port cannot be had.
+            RunsFolderError: No file can be made in the runs folder.
+        """
+        settings = self._web.bind()
+        try:
+            self._start(settings)
+        except BaseException:
+            self.stop("failed")
+            raise
+        atexit.register(self.stop)
+        return self
+
+    def _start(self, settings: ServerSettings) -> None:
+        current = runtime.current()
+        recorder = self._recorder = start_run(
+            self._runs_dir,
+            name=self._name,
+            script=self._script,
+            started_ns=current.clock.now_ns(),
+            podium_version=version.VERSION,
+            ray_version=_version_of("ray"),
+        )
+        self._reader = Reader(recorder.path)
+        plane = _wire(recorder, settings.control)
+        self._write_tokens(recorder.path)
+        app = create_app(
+            self._reader,
+            plane,
+            settings,
+            tokens=self._tokens,
+            audit=recorder,
+            now_ns=current.clock.now_ns,
+            is_over=self._over.is_set,
+        )
+        self._web.start(app)
+
+    def finish(self, status: str = "ended") -> None:
+        """Stop recording and go on showing; ``status`` is "ended" or "failed". May be called twice."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        if self._recorder is not None:
+            runtime.current().bus.unsubscribe(self._recorder)
+            self._recorder.close(status=status)
+
+    def stop(self, status: str = "ended") -> None:
+        """Stop recording and showing; may be called twice."""
+        self.finish(status)
+        self._web.stop()
+        if self._reader is not None:
+            self._reader.close()
+        for path in self._token_files:
+            path.unlink(missing_ok=True)
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> RunServer:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and record whether the driver ended or failed."""
+        self.stop(status_of(error))
+
+    def _write_tokens(self, db_path: Path) -> None:
+        """Leave the tokens beside the run's file for programs of this user, and for nobody else."""
+        for suffix, token in ((".token", self._tokens.read), (".control-token", self._tokens.control)):
+            if token:
+                path = db_path.with_name(db_path.name + suffix)
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                self._token_files.append(path)
+                with os.fdopen(handle, "w", encoding="ascii") as file:
+                    file.write(token + "\n")
+
+
+def serve(
+    runs_dir: str | os.PathLike[str] = "runs",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    control: bool = False,
+    *,
+    name: str = "",
+    i_know: bool = False,
+    allowed_hosts: tuple[str, ...] = (),
+    script: str = "",
+) -> RunServer:
+    """Record this driver and show it in a browser, as long as a ``with`` block lasts.
+
+    ::
+
+        with app.serve() as server:
+            print(server.url)
+            train()
+
+    Args:
+        runs_dir: The folder for the run's file, made if it is missing.
+        host: Where to listen; other than 127.0.0.1 and ::1 only with ``i_know``.
+        port: The port, 0 for a free one.
+        control: Whether pools can be paused and resumed from the browser and over REST.
+        name: What the run is called in lists, the script's name if empty.
+        i_know: That other machines may reach the server, on a network that is meant to.
+        allowed_hosts: Further ``Host`` values, each with its port unless that is 80.
+        script: The driver's script, found by itself if empty.
+
+    Raises:
+        SettingsError: A setting is refused.
+    """
+    settings = ServerSettings(
+        host=host, port=port, control=control, open_to_network=i_know, allowed_hosts=tuple(allowed_hosts)
+    )
+    script = script or sys.argv[0] or "interactive"
+    return RunServer(settings, Path(runs_dir), name or Path(script).stem, script)
+
+
+class FileServer:
+    """The same pages over the file of a run, of a dead driver as of one that still runs elsewhere; read-only."""
+
+    def __init__(self, path: Path, settings: ServerSettings) -> None:
+        """Remember what to show; nothing is opened before ``start``."""
+        self._path = path
+        self._web = WebServer(settings)
+        self._tokens = Tokens.make(control=False)
+        self._source: RunSource | None = None
+
+    @property
+    def url(self) -> str:
+        """The address with the token in it."""
+        return self._web.url(self._tokens.read)
+
+    def start(self) -> FileServer:
+        """Open the file and show it.
+
+        Raises:
+            RunFileError: The file is no run that can be read.
+            ServerStartError: The port cannot be had.
+        """
+        source = self._source = Reader(self._path)
+        try:
+            source.open()
+            settings = self._web.bind()
+            self._web.start(create_app(source, None, settings, tokens=self._tokens))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop showing; may be called twice."""
+        self._web.stop()
+        if self._source is not None:
+            self._source.close()
+
+    def __enter__(self) -> FileServer:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+
+def status_of(error: BaseException | None) -> str:
+    """Return how a driver that left with ``error`` ended: a ``SystemExit`` without a code is no failure."""
+    if error is None or (isinstance(error, SystemExit) and error.code in {None, 0}):
+        return "ended"
+    return "failed"
+
+
+def _wire(recorder: Recorder, control: bool) -> ControlPlane | None:
+    """Let ``recorder`` see what this driver does, and return its control plane if it may be steered."""
+    runtime.current().bus.subscribe(recorder)
+    return None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        # Listening already: two servers could otherwise bind one port and the second would fail on its thread.
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or str(error)
+        way_out = "choose another with --port, or 0 for a free one"
+        said = {
+            errno.EADDRINUSE: f"port {port} on {host} is in use by another program; {way_out}",
+            errno.EACCES: f"port {port} on {host} needs more rights than you have; {way_out}",
+        }.get(error.errno or 0, f"cannot listen on {host} port {port}: {reason}")
+        raise ServerStartError(said, host=host, port=port, reason=reason) from error
+    return sock
+
+
+def _version_of(distribution: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return ""

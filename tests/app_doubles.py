@@ -1,0 +1,248 @@
+"""A run, a control plane and an audit log that live in memory, for tests of the app's HTTP side."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+
+import httpx
+from fastapi import FastAPI
+
+from app.api import Tokens, create_app
+from app.settings import Limits, ServerSettings
+from app.store.facts import AuditFacts
+from core.control.commands import Command, Operation, OperationState, Pause, PoolSnapshot
+from core.errors import GenerationConflictError, StateError, UnknownNameError
+from web import source as web
+
+PORT = 4321
+HOST = f"127.0.0.1:{PORT}"
+URL = f"http://{HOST}"
+STARTED_AT = "2026-01-02T03:04:05.678+00:00"
+STARTED_NS = 1_767_323_045_678_000_000
+
+
+def some_run(**changes: object) -> web.Run:
+    """Return a running run of 60 s with 25 calls."""
+    run = web.Run(
+        id="run-1",
+        name="arithmetic",
+        script="driver.py",
+        state="running",
+        started_at=STARTED_AT,
+        duration_ms=60_000.0,
+        host="node-a",
+        pid=1,
+        podium_version="0.1.0",
+        python_version="3.11",
+        ray_version="2.60",
+        n_calls=25,
+        n_failed_calls=0,
+    )
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def some_call(call_id: int, method: str = "generate", status: str = "ok") -> web.CallRow:
+    """Return one call of the group "rollout"."""
+    return web.CallRow(
+        id=call_id,
+        group="rollout",
+        pool="pool",
+        method=method,
+        dispatch_mode="DP_COMPUTE_PROTO",
+        execute_mode="ALL",
+        blocking=True,
+        step=1,
+        status=status,
+        started_ms=call_id * 100.0,
+        duration_ms=50.0,
+        rows=10,
+        padding_rows=2,
+        bytes_out=1000,
+        bytes_in=2000,
+    )
+
+
+@dataclass
+class MemorySource:
+    """A run whose record is lists; ``seq`` grows when a test says so."""
+
+    the_run: web.Run = field(default_factory=some_run)
+    rows: list[web.CallRow] = field(default_factory=lambda: [some_call(i) for i in range(25, 0, -1)])
+    the_pools: list[web.Pool] = field(default_factory=lambda: [web.Pool("pool", "active", 1, (2,), 2, ("rollout",))])
+    ops: list[web.Operation] = field(default_factory=list)
+    events: list[web.Happening] = field(
+        default_factory=lambda: [web.Happening(i, i * 10.0, "info", "notice", f"line {i}") for i in range(5, 0, -1)]
+    )
+    seq: int = 1
+    lag_ms: float = 1.0
+
+    def run(self) -> web.Run:
+        return self.the_run
+
+    def recorder(self) -> web.RecorderState:
+        return web.RecorderState(100, 0, None, self.lag_ms, 4096)
+
+    def overview(self) -> web.Overview:
+        return web.Overview(
+            run=self.run(),
+            recorder=self.recorder(),
+            steps=(web.Step(1, 3, 0.0, 20_000.0, (("reward", float("nan")),)),),
+            methods=(),
+            ranks=(),
+            pools=self.pools(),
+            workers=self.workers(),
+            happenings=tuple(self.events),
+            calls_per_s=0.4,
+        )
+
+    def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> web.Timeline:
+        lane = web.Lane(0, "pool", "rollout", 0, "node-a", 11)
+        begin, end = from_ms or 0.0, to_ms if to_ms is not None else self.the_run.duration_ms
+        bars = web.Bars([0], [1], [0], [100.0], [150.0], [1.0], ["ok"])
+        return web.Timeline(begin, end, self.the_run.duration_ms, "bars", (lane,), ("rollout.generate",), bars)
+
+    def call(self, call_id: int) -> web.CallDetail | None:
+        for row in self.rows:
+            if row.id == call_id:
+                span = web.RankSpan(0, "node-a", 100.0, 101.0, 149.0, 150.0, 0.1, "ok", 6, 6, 500, 1000)
+                return web.CallDetail(
+                    row, 1, 0.0, 1.0, 1.0, 46.0, 1.0, 1.0, None, (6, 6), 10, (span,), 0, 48.0, 48.0, None, None
+                )
+        return None
+
+    def calls(self, limit: int, cursor: int | None, narrowed: web.CallFilter) -> web.CallPage:
+        found = [
+            row
+            for row in self.rows
+            if (cursor is None or row.id < cursor)
+            and narrowed.method in {"", row.method}
+            and narrowed.group in {"", row.group}
+            and narrowed.status in {"", row.status}
+            and narrowed.step in {None, row.step}
+        ]
+        return web.CallPage(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
+
+    def pools(self) -> tuple[web.Pool, ...]:
+        return tuple(self.the_pools)
+
+    def workers(self) -> tuple[web.Worker, ...]:
+        return (web.Worker("rollout", "pool", 0, 0, "w0", 11, "node-a", "a1", "0", "alive", 5.0, None),)
+
+    def happenings(self, limit: int, cursor: int | None) -> tuple[web.Happening, ...]:
+        return tuple([one for one in self.events if cursor is None or one.id < cursor][:limit])
+
+    def operations(self, limit: int, cursor: str | None) -> tuple[web.Operation, ...]:
+        ids = [one.id for one in self.ops]
+        begin = ids.index(cursor) + 1 if cursor in ids else 0
+        return tuple(self.ops[begin : begin + limit])
+
+    def sequence(self) -> int:
+        return self.seq
+
+    def close(self) -> None:
+        self.seq = -1
+
+
+class MemoryPlane:
+    """A control plane that carries a command out at once, over pools in a dictionary."""
+
+    def __init__(self) -> None:
+        """Start with the pools "pool" and "judges", active, generation 3."""
+        self.by_name = {name: PoolSnapshot(name, "active", 3, (2,), 2, ("rollout",), 0) for name in ("judges", "pool")}
+        self.by_id: dict[str, Operation] = {}
+        self._ids = itertools.count(1)
+
+    def pools(self) -> tuple[PoolSnapshot, ...]:
+        return tuple(self.by_name.values())
+
+    def pool(self, name: str) -> PoolSnapshot:
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise UnknownNameError(f"there is no pool {name!r}", name=name, known=tuple(self.by_name)) from None
+
+    def submit(self, command: Command) -> Operation:
+        pool = self.pool(command.pool)
+        wanted = "paused" if isinstance(command, Pause) else "active"
+        if command.expected_generation not in {None, pool.generation}:
+            raise GenerationConflictError(
+                f"pool {pool.name!r} is at generation {pool.generation}, not {command.expected_generation}",
+                state=pool.state,
+                expected=command.expected_generation or 0,
+                actual=pool.generation,
+            )
+        if pool.state == wanted:
+            raise StateError(f"pool {pool.name!r} is {wanted} already", state=pool.state)
+        self.by_name[pool.name] = replace(pool, state=wanted, generation=pool.generation + 1)
+        operation = Operation(
+            id=f"op-{next(self._ids)}",
+            kind=type(command).__name__.lower(),
+            pool=pool.name,
+            who=command.who,
+            state=OperationState.SUCCEEDED,
+            created_ns=STARTED_NS + 1_500_000_000,
+            updated_ns=STARTED_NS + 1_600_000_000,
+            expected_generation=command.expected_generation,
+            before=pool.state,
+            after=wanted,
+        )
+        self.by_id[operation.id] = operation
+        return operation
+
+    def operation(self, operation_id: str) -> Operation:
+        try:
+            return self.by_id[operation_id]
+        except KeyError:
+            raise UnknownNameError(f"there is no operation {operation_id!r}", name=operation_id) from None
+
+    def cancel(self, operation_id: str) -> Operation:
+        operation = self.operation(operation_id)
+        if operation.state.done:
+            raise StateError("the operation is done", state=operation.state.value)
+        cancelled = replace(operation, state=OperationState.CANCELLED)
+        self.by_id[operation_id] = cancelled
+        return cancelled
+
+
+@dataclass
+class MemoryAudit:
+    """Keeps audit entries in a list."""
+
+    entries: list[AuditFacts] = field(default_factory=list)
+
+    def audit(self, entry: AuditFacts) -> bool:
+        self.entries.append(entry)
+        return True
+
+
+@dataclass
+class House:
+    """An app with everything it was made from."""
+
+    source: MemorySource = field(default_factory=MemorySource)
+    plane: MemoryPlane | None = field(default_factory=MemoryPlane)
+    audit: MemoryAudit = field(default_factory=MemoryAudit)
+    control: bool = True
+    limits: Limits = field(default_factory=lambda: Limits(requests_per_s=1000.0, n_burst=1000))
+    tokens: Tokens = field(init=False)
+    app: FastAPI = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = Tokens.make(self.control)
+        settings = ServerSettings(port=PORT, control=self.control, limits=self.limits)
+        self.app = create_app(
+            self.source, self.plane, settings, tokens=self.tokens, audit=self.audit, now_ns=lambda: STARTED_NS
+        )
+
+    def visitor(self, token: str | None = None, **headers: str) -> httpx.AsyncClient:
+        """Return a client that sends the read token (another, or with "" none) and ``headers``."""
+        token = self.tokens.read if token is None else token
+        bearer = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=self.app), base_url=URL, headers={**bearer, **headers}
+        )
+
+    def controller(self, **headers: str) -> httpx.AsyncClient:
+        """Return a client with the control token."""
+        return self.visitor(self.tokens.control, **headers)
