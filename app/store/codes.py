@@ -1,0 +1,34 @@
+"""Small numbers that stand for words in the file. Only ever append: old files keep their meaning."""
+
+from __future__ import annotations
+
+STATUSES = ("running", "ok", "error", "died", "cancelled")
+RUNNING, OK, ERROR, DIED, CANCELLED = range(5)
+
+LEVELS = ("info", "warning", "error")
+
+# Bits of `RankSpan.said`: which of its own times the rank reported.
+SAID_START, SAID_END = 1, 2
+
+_STATUS_CODES = {word: code for code, word in enumerate(STATUSES)}
+_LEVEL_CODES = {word: code for code, word in enumerate(LEVELS)}
+
+
+def status_code(word: str) -> int:
+    """Return the number of a call's or span's status; a word nobody knows counts as an error."""
+    return _STATUS_CODES.get(word, ERROR)
+
+
+def level_code(word: str) -> int:
+    """Return the number of an event's level; a word nobody knows counts as a warning."""
+    return _LEVEL_CODES.get(word, 1)
+
+
+def pack_sizes(sizes: tuple[int, ...]) -> str:
+    """Return ``sizes`` as compact text, such as "4,4,3"."""
+    return ",".join(map(str, sizes))
+
+
+def unpack_sizes(text: str) -> tuple[int, ...]:
+    """Return what ``pack_sizes`` packed."""
+    return tuple(map(int, text.split(","))) if text else ()

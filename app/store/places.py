@@ -1,0 +1,262 @@
+"""Pools, groups, lanes, workers, methods and operations: the rows that are few and change in place.
+
+What an event names but nobody announced is made on the spot, so that a recorder that missed a beginning still keeps
+what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from app.store.codes import pack_sizes
+from app.store.models import Operation, Pool, PoolGeneration, Record, Word, Worker, WorkerGroup
+from app.store.sql import column_names, table_of, upsert
+from app.store.totals import LaneRow, MethodRow
+from core.events import (
+    GroupClosed,
+    GroupCreated,
+    OperationChanged,
+    PoolCreated,
+    PoolStateChanged,
+    WorkerEnded,
+    WorkerStarted,
+)
+
+_Statement = tuple[str, list[tuple[Any, ...]]]
+# A row refers to rows of the tables before its own.
+_MODELS: tuple[type[Record], ...] = (Word, Pool, PoolGeneration, WorkerGroup, Operation)
+_ALL: tuple[type[Record], ...] = (*_MODELS, Worker)
+_PUT = {table_of(model).name: upsert(model) for model in _ALL}
+_NAMES = {table_of(model).name: column_names(model) for model in _ALL}
+
+
+class Places:
+    """Keeps those rows and remembers which of them changed."""
+
+    def __init__(self, started_ns: int, happened: Callable[[int, str, str, str], None]) -> None:
+        """Start empty; ``happened`` takes (driver time in ns, level, kind, text) of what deserves a line."""
+        self._started_ns = started_ns
+        self._happened = happened
+        self._words: dict[str, Word] = {}
+        self._pools: dict[str, Pool] = {}
+        self._generations: dict[tuple[int, int], PoolGeneration] = {}
+        self._groups: dict[str, WorkerGroup] = {}
+        self._lanes: dict[tuple[str, int], LaneRow] = {}
+        self._lanes_new: dict[int, LaneRow] = {}
+        self._workers: dict[int, Worker] = {}
+        self._n_workers = 0
+        self._methods: dict[tuple[int, str], MethodRow] = {}
+        self._operations: dict[str, Operation] = {}
+        self._changed: dict[str, dict[int, Record]] = {name: {} for name in _PUT}
+
+    def take_rows(self) -> tuple[_Statement, ...]:
+        """Return what changed since the last time, all but workers."""
+        return tuple(self._take(table_of(model).name) for model in _MODELS)
+
+    def take_worker_rows(self) -> tuple[_Statement, ...]:
+        """Return the workers that changed since the last time; they refer to lanes."""
+        return (self._take("worker"),)
+
+    def take_new_lanes(self) -> dict[int, LaneRow]:
+        """Return the lanes that are not on file yet, by id."""
+        lanes, self._lanes_new = self._lanes_new, {}
+        return lanes
+
+    def word_id(self, text: str) -> int:
+        """Return the number of a word."""
+        word = self._words.get(text)
+        if word is None:
+            word = self._words[text] = Word(id=len(self._words) + 1, text=text)
+            self._put(word.id, word)
+        return word.id
+
+    def pool(self, name: str) -> Pool:
+        """Return the row of a pool, made if nobody announced it."""
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = Pool(
+                id=len(self._pools) + 1,
+                name=name,
+                state="active",
+                generation=0,
+                process_on_nodes="",
+                use_gpu=False,
+                max_colocate_count=0,
+                created_ns=0,
+                updated_ns=0,
+            )
+            self._pools[name] = pool
+            self._put(pool.id, pool)
+        return pool
+
+    def group(self, name: str, pool: str = "") -> WorkerGroup:
+        """Return the row of a group, made if nobody announced it."""
+        group = self._groups.get(name)
+        if group is None:
+            group = WorkerGroup(
+                id=len(self._groups) + 1,
+                name=name,
+                pool_id=self.pool(pool).id,
+                worker_class="",
+                world_size=0,
+                created_ns=0,
+            )
+            self._groups[name] = group
+            self._put(group.id, group)
+        return group
+
+    def lane(self, group: str, rank: int) -> LaneRow:
+        """Return the row of a rank of a group."""
+        lane = self._lanes.get((group, rank))
+        if lane is None:
+            lane = LaneRow(len(self._lanes) + 1, self.group(group).id, rank)
+            self._lanes[group, rank] = self._lanes_new[lane.id] = lane
+        return lane
+
+    def method(
+        self, group: WorkerGroup, name: str, dispatch_mode_id: int, execute_mode_id: int, blocking: bool
+    ) -> MethodRow:
+        """Return the row of a method of a group."""
+        method = self._methods.get((group.id, name))
+        if method is None:
+            method = MethodRow(len(self._methods) + 1, group.id, name, dispatch_mode_id, execute_mode_id, blocking)
+            self._methods[group.id, name] = method
+        return method
+
+    def pool_created(self, event: PoolCreated) -> None:
+        """Keep a pool with its slots."""
+        pool = self.pool(event.pool)
+        pool.state, pool.generation = event.state, event.generation
+        pool.process_on_nodes = pack_sizes(event.process_on_nodes)
+        pool.use_gpu, pool.max_colocate_count = event.use_gpu, event.max_colocate_count
+        pool.created_ns = pool.updated_ns = event.at_ns - self._started_ns
+        self._put(pool.id, pool)
+        slots = "\n".join(f"{slot.node}\t{slot.node_index}\t{slot.local_index}" for slot in event.slots)
+        self._put_generation(pool, event.at_ns, slots)
+        text = f"pool {event.pool} has {sum(event.process_on_nodes)} slots on {len(event.process_on_nodes)} nodes"
+        self._happened(event.at_ns, "info", "pool", text)
+
+    def pool_state_changed(self, event: PoolStateChanged) -> None:
+        """Keep the state a pool moved to."""
+        pool = self.pool(event.pool)
+        pool.state, pool.generation, pool.reason = event.state, event.generation, event.reason
+        pool.updated_ns = event.at_ns - self._started_ns
+        self._put(pool.id, pool)
+        if (pool.id, pool.generation) not in self._generations:
+            self._put_generation(pool, event.at_ns, "")
+        why = f": {event.reason}" if event.reason else ""
+        self._happened(
+            event.at_ns,
+            "error" if event.state == "failed" else "info",
+            "pool",
+            f"pool {event.pool} is {event.state}{why}",
+        )
+
+    def group_created(self, event: GroupCreated) -> None:
+        """Keep a group with its methods; one that was rebuilt keeps its number."""
+        group = self.group(event.group, event.pool)
+        group.pool_id, group.worker_class = self.pool(event.pool).id, event.worker_class
+        group.world_size, group.closed_ns = event.world_size, None
+        group.created_ns = event.at_ns - self._started_ns
+        self._put(group.id, group)
+        self._happened(event.at_ns, "info", "group", f"group {event.group} has {event.world_size} workers")
+
+    def group_closed(self, event: GroupClosed) -> None:
+        """Keep that a group is gone, and its workers with it."""
+        group = self.group(event.group, event.pool)
+        group.closed_ns = event.at_ns - self._started_ns
+        self._put(group.id, group)
+        for (name, _), lane in self._lanes.items():
+            worker = self._workers.get(lane.id) if name == event.group else None
+            if worker is not None and worker.state == "alive":
+                self._end(worker, "ended", group.closed_ns, "the group was closed")
+        self._happened(event.at_ns, "info", "group", f"group {event.group} was closed")
+
+    def worker_started(self, event: WorkerStarted) -> None:
+        """Keep a worker; the one before it on its rank has ended."""
+        self.group(event.group, event.pool)
+        lane = self.lane(event.group, event.rank)
+        before = self._workers.get(lane.id)
+        if before is not None and before.state == "alive":
+            if (before.name, before.pid) == (event.name, event.pid):
+                return
+            self._end(before, "ended", event.at_ns - self._started_ns, "another worker took its rank")
+        self._n_workers += 1
+        worker = Worker(
+            id=self._n_workers,
+            lane_id=lane.id,
+            pool_id=self.pool(event.pool).id,
+            local_rank=event.local_rank,
+            name=event.name,
+            pid=event.pid,
+            node=event.node,
+            actor_id=event.actor_id,
+            devices=event.devices,
+            state="alive",
+            started_ns=event.at_ns - self._started_ns,
+        )
+        self._workers[lane.id] = worker
+        self._put(worker.id, worker)
+
+    def worker_ended(self, event: WorkerEnded) -> None:
+        """Keep how a worker ended."""
+        worker = self._workers.get(self.lane(event.group, event.rank).id)
+        if worker is not None and worker.state == "alive":
+            self._end(worker, "died" if event.died else "ended", event.at_ns - self._started_ns, event.reason)
+        if event.died:
+            during = f" during {event.method} (call {event.call_id})" if event.method else ""
+            why = f": {event.reason}" if event.reason else ""
+            text = f"rank {event.rank} of {event.group} (pid {event.pid} on {event.node}) died{during}{why}"
+            self._happened(event.at_ns, "error", "worker", text)
+
+    def operation_changed(self, event: OperationChanged) -> None:
+        """Keep where an operation stands."""
+        at_ns = event.at_ns - self._started_ns
+        operation = self._operations.get(event.operation_id)
+        if operation is None:
+            operation = Operation(
+                id=len(self._operations) + 1,
+                uid=event.operation_id,
+                kind=event.kind,
+                pool=event.pool,
+                state=event.state,
+                who=event.who,
+                expected_generation=event.expected_generation,
+                created_ns=at_ns,
+                updated_ns=at_ns,
+                before="",
+                after="",
+                error="",
+            )
+            self._operations[event.operation_id] = operation
+        operation.state, operation.updated_ns = event.state, at_ns
+        operation.before, operation.after = event.before or operation.before, event.after or operation.after
+        operation.error = event.error
+        self._put(operation.id, operation)
+
+    def _put_generation(self, pool: Pool, at_ns: int, slots: str) -> None:
+        key = (pool.id, pool.generation)
+        known = self._generations.get(key)
+        generation = PoolGeneration(
+            id=len(self._generations) + 1 if known is None else known.id,
+            pool_id=pool.id,
+            generation=pool.generation,
+            at_ns=at_ns - self._started_ns,
+            process_on_nodes=pool.process_on_nodes,
+            slots=slots,
+        )
+        self._generations[key] = generation
+        self._put(generation.id, generation)
+
+    def _end(self, worker: Worker, state: str, ended_ns: int, reason: str) -> None:
+        worker.state, worker.ended_ns, worker.reason = state, ended_ns, reason
+        self._put(worker.id, worker)
+
+    def _put(self, key: int, row: Record) -> None:
+        self._changed[str(row.__tablename__)][key] = row
+
+    def _take(self, name: str) -> _Statement:
+        rows, names = self._changed[name], _NAMES[name]
+        self._changed[name] = {}
+        return _PUT[name], [tuple(getattr(row, column) for column in names) for row in rows.values()]

@@ -1,0 +1,293 @@
+"""Answers about one run from its file, of a running driver as of a dead one: the `web.source.RunSource` of the app."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from app.store import read_calls, read_timeline
+from app.store.codes import LEVELS, unpack_sizes
+from app.store.lock import is_free
+from app.store.read_calls import ms
+from app.store.readpool import ReadPool
+from web.source import (
+    CallDetail,
+    CallFilter,
+    CallPage,
+    Happening,
+    MethodTotal,
+    Operation,
+    Overview,
+    Pool,
+    RankTotal,
+    RecorderState,
+    Run,
+    Timeline,
+    Worker,
+)
+
+STALE_NS = 5_000_000_000
+_RATE_WINDOW_S = 10
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One attempt to change something from outside, as it is on file."""
+
+    id: int
+    at_ms: float
+    actor: str
+    remote: str
+    user_agent: str
+    request_id: str
+    action: str
+    target: str
+    expected_generation: int | None
+    outcome: str
+    detail: str
+    operation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """The run's row with what depends on the moment of asking."""
+
+    row: sqlite3.Row
+    state: str
+    run_ns: int
+
+
+class Reader:
+    """Reads a run's file; every method may be called from several threads at once.
+
+    Each raises `app.errors.ReaderError` (busy, or too slow) and `app.errors.RunFileError` (missing, not a run, another
+    schema).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_connections: int = 2,
+        deadline_s: float = 0.25,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Name the file; it is opened at the first question, or by ``open``."""
+        self.path = path
+        self._pool = ReadPool(path, n_connections, deadline_s)
+        self._wall_ns = wall_ns
+
+    def open(self) -> Reader:
+        """Make sure that the file can be read, and return this reader.
+
+        Raises:
+            RunFileError: The file is missing, not a run's, or of another schema.
+        """
+        self.sequence()
+        return self
+
+    def run(self) -> Run:
+        """Return the run itself."""
+        with self._pool.lend() as connection:
+            return _run(self._now(connection))
+
+    def recorder(self) -> RecorderState:
+        """Return the recorder strip."""
+        with self._pool.lend() as connection:
+            return self._recorder(self._now(connection))
+
+    def overview(self) -> Overview:
+        """Return the first page's content: all steps, methods by total time, ranks by lost time, 10 happenings."""
+        with self._pool.lend() as connection:
+            now = self._now(connection)
+            return Overview(
+                run=_run(now),
+                recorder=self._recorder(now),
+                steps=read_timeline.steps(connection, None, None),
+                methods=_methods(connection),
+                ranks=_ranks(connection),
+                pools=_pools(connection),
+                workers=_workers(connection),
+                happenings=_happenings(connection, 10, None),
+                calls_per_s=_calls_per_s(connection, now),
+            )
+
+    def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
+        """Return a window for a figure ``px`` wide; None means the run's start or its present end."""
+        with self._pool.lend() as connection:
+            run_ns = self._now(connection).run_ns
+            from_ns = 0 if from_ms is None else int(from_ms * 1e6)
+            to_ns = run_ns if to_ms is None else int(to_ms * 1e6)
+            return read_timeline.timeline(connection, from_ns, max(to_ns, from_ns + 1000), run_ns, px)
+
+    def call(self, call_id: int) -> CallDetail | None:
+        """Return one call with its ranks, or None when there is no such call."""
+        with self._pool.lend() as connection:
+            return read_calls.call(connection, call_id, self._now(connection).run_ns)
+
+    def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
+        """Return calls newest first, those with an id below ``cursor``."""
+        with self._pool.lend() as connection:
+            return read_calls.calls(connection, limit, cursor, narrowed, self._now(connection).run_ns)
+
+    def pools(self) -> tuple[Pool, ...]:
+        """Return the pools as they stand."""
+        with self._pool.lend() as connection:
+            return _pools(connection)
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Return every worker the run had."""
+        with self._pool.lend() as connection:
+            return _workers(connection)
+
+    def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
+        """Return events newest first, those with an id below ``cursor``."""
+        with self._pool.lend() as connection:
+            return _happenings(connection, limit, cursor)
+
+    def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
+        """Return control operations newest first, those made before operation ``cursor``."""
+        below = "(SELECT id FROM operation WHERE uid = ?)" if cursor is not None else "? + 0"
+        with self._pool.lend() as connection:
+            rows = connection.execute(
+                "SELECT uid, kind, pool, state, who, created_ns, updated_ns, before, after, error FROM operation "
+                f"WHERE id < {below} ORDER BY id DESC LIMIT ?",
+                (2**62 if cursor is None else cursor, limit),
+            )
+            return tuple(Operation(*(*row[:5], ms(row[5]), ms(row[6]), *row[7:])) for row in rows)
+
+    def audit_entries(self, limit: int, cursor: int | None) -> tuple[Audit, ...]:
+        """Return attempts to change something newest first, those with an id below ``cursor``."""
+        with self._pool.lend() as connection:
+            rows = connection.execute(
+                "SELECT id, at_ns, actor, remote, user_agent, request_id, action, target, expected_generation, "
+                "outcome, detail, operation_id FROM audit_entry WHERE id < ? ORDER BY id DESC LIMIT ?",
+                (2**62 if cursor is None else cursor, limit),
+            )
+            return tuple(Audit(row[0], ms(row[1]), *row[2:]) for row in rows)
+
+    def sequence(self) -> int:
+        """Return a number that grows whenever something was recorded."""
+        with self._pool.lend() as connection:
+            return int(connection.execute("SELECT sequence FROM run").fetchone()[0])
+
+    def close(self) -> None:
+        """Let go of the file; may be called twice."""
+        self._pool.close()
+
+    def _now(self, connection: sqlite3.Connection) -> _Now:
+        cursor = connection.cursor()
+        cursor.row_factory = sqlite3.Row
+        row = cursor.execute("SELECT * FROM run").fetchone()
+        state = self._state(row)
+        until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
+        return _Now(row, state, max(row["last_ns"], until_wall_ns - row["started_wall_ns"]))
+
+    def _state(self, row: sqlite3.Row) -> str:
+        if row["clean_exit"]:
+            return str(row["status"])
+        stale = self._wall_ns() - row["heartbeat_wall_ns"] > STALE_NS
+        return "died" if stale and is_free(self.path) else "running"
+
+    def _recorder(self, now: _Now) -> RecorderState:
+        row = now.row
+        lag_ns = row["writer_lag_ns"]
+        if now.state == "running":
+            # A writer that cannot write cannot say so: its silence does.
+            lag_ns = max(lag_ns, self._wall_ns() - row["heartbeat_wall_ns"] - 2 * _NS)
+        log = self.path.with_name(self.path.name + "-wal")
+        n_bytes = os.stat(self.path).st_size + (log.stat().st_size if log.exists() else 0)
+        pruned_ns = row["pruned_before_ns"]
+        return RecorderState(
+            row["n_recorded"], row["n_dropped"], None if pruned_ns is None else ms(pruned_ns), ms(lag_ns), n_bytes
+        )
+
+
+def _run(now: _Now) -> Run:
+    row = now.row
+    return Run(
+        id=row["uid"],
+        name=row["name"],
+        script=row["script"],
+        state=now.state,
+        started_at=datetime.fromtimestamp(row["started_wall_ns"] / _NS, UTC).isoformat(timespec="milliseconds"),
+        duration_ms=ms(now.run_ns),
+        host=row["host"],
+        pid=row["pid"],
+        podium_version=row["podium_version"],
+        python_version=row["python_version"],
+        ray_version=row["ray_version"],
+        n_calls=row["n_calls"],
+        n_failed_calls=row["n_failed_calls"],
+    )
+
+
+def _methods(connection: sqlite3.Connection) -> tuple[MethodTotal, ...]:
+    rows = connection.execute(
+        "SELECT g.name, m.name, m.n_calls, m.n_failed, m.total_ns, m.longest_ns, m.gate_ns, m.dispatch_ns, "
+        "m.execute_ns, m.wait_ns, m.collect_ns, m.unpad_ns, m.rows, m.padding_rows, m.bytes_out, m.bytes_in "
+        "FROM method m JOIN worker_group g ON g.id = m.group_id WHERE m.n_calls > 0 ORDER BY m.total_ns DESC"
+    )
+    return tuple(
+        MethodTotal(*(*row[:4], ms(row[4]), ms(row[4]) / row[2], *map(ms, row[5:12]), *row[12:])) for row in rows
+    )
+
+
+def _ranks(connection: sqlite3.Connection) -> tuple[RankTotal, ...]:
+    rows = connection.execute(
+        "SELECT g.name, l.rank, l.n_calls, l.busy_ns, l.lost_ns, l.n_slowest "
+        "FROM lane l JOIN worker_group g ON g.id = l.group_id ORDER BY l.lost_ns DESC, l.id"
+    )
+    return tuple(RankTotal(row[0], row[1], row[2], ms(row[3]), ms(row[4]), row[5]) for row in rows)
+
+
+def _pools(connection: sqlite3.Connection) -> tuple[Pool, ...]:
+    groups: dict[int, list[str]] = defaultdict(list)
+    for pool_id, name in connection.execute(
+        "SELECT pool_id, name FROM worker_group WHERE closed_ns IS NULL ORDER BY id"
+    ):
+        groups[pool_id].append(name)
+    rows = connection.execute(
+        "SELECT id, name, state, generation, process_on_nodes FROM pool WHERE name != '' ORDER BY id"
+    )
+    pools = []
+    for pool_id, name, state, generation, sizes in rows:
+        per_node = unpack_sizes(sizes)
+        pools.append(Pool(name, state, generation, per_node, sum(per_node), tuple(groups[pool_id])))
+    return tuple(pools)
+
+
+def _workers(connection: sqlite3.Connection) -> tuple[Worker, ...]:
+    rows = connection.execute(
+        "SELECT g.name, p.name, l.rank, w.local_rank, w.name, w.pid, w.node, w.actor_id, w.devices, w.state, "
+        "w.started_ns, w.ended_ns, w.reason FROM worker w JOIN lane l ON l.id = w.lane_id "
+        "JOIN worker_group g ON g.id = l.group_id JOIN pool p ON p.id = w.pool_id ORDER BY g.id, l.rank, w.id"
+    )
+    return tuple(Worker(*(*row[:10], ms(row[10]), None if row[11] is None else ms(row[11]), row[12])) for row in rows)
+
+
+def _happenings(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[Happening, ...]:
+    rows = connection.execute(
+        "SELECT id, at_ns, level, kind, text FROM event WHERE id < ? ORDER BY id DESC LIMIT ?",
+        (2**62 if cursor is None else cursor, limit),
+    )
+    return tuple(Happening(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in rows)
+
+
+def _calls_per_s(connection: sqlite3.Connection, now: _Now) -> float:
+    """Return the rate of the last seconds while the run goes on, of the whole run after it."""
+    if now.state != "running" or now.run_ns < 2 * _NS:
+        return float(now.row["n_calls"] / max(now.run_ns / _NS, 1e-3))
+    here = now.run_ns // _NS
+    (n,) = connection.execute(
+        "SELECT coalesce(sum(n), 0) FROM roll WHERE level = 0 AND lane_id = 0 AND bucket >= ? AND bucket < ?",
+        (here - _RATE_WINDOW_S, here),
+    ).fetchone()
+    return float(n / min(_RATE_WINDOW_S, here))

@@ -1,0 +1,113 @@
+"""Connections that can only read, few of them, each question with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sqlite3
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.errors import QueryTimeoutError, ReaderBusyError, RunFileError, RunFileMissingError
+from app.store.schema import check_schema
+
+# SQLite asks whether to go on after about this many of its own instructions, which is about a millisecond.
+_STEPS_BETWEEN_LOOKS = 10_000
+
+
+class ReadPool:
+    """Lends connections to a run's file; they are opened when they are first needed."""
+
+    def __init__(self, path: Path, size: int = 2, deadline_s: float = 0.25) -> None:
+        """Name the file. ``deadline_s`` bounds the wait for a connection, and each question anew."""
+        self._path = path
+        self._deadline_s = deadline_s
+        self._idle: queue.Queue[sqlite3.Connection | None] = queue.Queue()
+        for _ in range(size):
+            self._idle.put(None)
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection that sees the file as it is now, whatever is written meanwhile.
+
+        Raises:
+            ReaderBusyError: Every connection stayed taken.
+            QueryTimeoutError: The question took too long.
+            RunFileMissingError: There is no such file.
+            NotARunFileError: It holds something else.
+            SchemaVersionError: Another Podium wrote it.
+            RunFileError: It cannot be read, or the pool is closed.
+        """
+        try:
+            connection = self._idle.get(timeout=self._deadline_s)
+        except queue.Empty:
+            raise ReaderBusyError(f"all connections to {self._path} are taken; ask again in a second") from None
+        try:
+            connection = connection or self._connect()
+            yield from self._ask(connection)
+        except sqlite3.Error as error:
+            raise RunFileError(f"cannot read {self._path}: {error}", str(self._path)) from error
+        finally:
+            self._give_back(connection)
+
+    def close(self) -> None:
+        """Close every connection as it comes back; may be called twice."""
+        with self._lock:
+            self._closed = True
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    connection = self._idle.get_nowait()
+                    if connection is not None:
+                        connection.close()
+
+    def _ask(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        ends_at = time.monotonic() + self._deadline_s
+        connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_LOOKS)
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        except sqlite3.OperationalError as error:
+            if "interrupted" in str(error):
+                message = f"a question to {self._path} took longer than {self._deadline_s} s; ask for a smaller part"
+                raise QueryTimeoutError(message, deadline_s=self._deadline_s) from error
+            raise
+        finally:
+            connection.set_progress_handler(None, 0)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _give_back(self, connection: sqlite3.Connection | None) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.put(connection)
+            elif connection is not None:
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self._path.exists():
+            raise RunFileMissingError(f"there is no file {self._path}", str(self._path))
+        try:
+            return self._opened("mode=ro")
+        except sqlite3.OperationalError:
+            # In a folder that nobody may write SQLite cannot make the files that go with a write-ahead log. Without a
+            # log the file is whole, and nobody can be writing it.
+            if self._path.with_name(self._path.name + "-wal").exists():
+                raise
+            return self._opened("mode=ro&immutable=1")
+
+    def _opened(self, options: str) -> sqlite3.Connection:
+        uri = f"file:{urllib.parse.quote(str(self._path.absolute()))}?{options}"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA query_only = 1")
+            connection.execute("PRAGMA busy_timeout = 250")
+            check_schema(connection, self._path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
