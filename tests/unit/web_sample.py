@@ -1,0 +1,475 @@
+"""A made-up run for the tests of the pages: two pools, three groups, eight ranks, the same on every day.
+
+``SampleRun`` answers as the store's reader does, of the run as it stood at ``now_ms``: what has not begun by then is not
+there, and what has not ended is still running.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from web.source import (
+    MAX_BARS,
+    Bars,
+    CallDetail,
+    CallFilter,
+    CallPage,
+    CallRow,
+    DriverBars,
+    Happening,
+    Heat,
+    Lane,
+    MethodTotal,
+    Operation,
+    Overview,
+    Pool,
+    RankSpan,
+    RankTotal,
+    RecorderState,
+    Run,
+    Step,
+    Timeline,
+    Worker,
+)
+
+EVIL = "<img src=x onerror=alert(1)>"
+FAILED_CALL = 187
+_POOLS = (("train", (2,), ("actor", "critic")), ("generation", (2, 2), ("rollout",)))
+_GROUPS = (("train", "actor", 2), ("train", "critic", 2), ("generation", "rollout", 4))
+_METHODS = (
+    ("rollout", "generate_sequences", 1400.0, "DP_COMPUTE_PROTO", 256, True),
+    ("critic", "compute_values", 260.0, "DP_COMPUTE_PROTO", 256, False),
+    ("actor", "compute_log_prob", 310.0, "DP_COMPUTE_PROTO", 256, True),
+    ("critic", "update_critic", 520.0, "DP_COMPUTE_PROTO", 256, True),
+    ("actor", "update_actor", 840.0, "DP_COMPUTE_PROTO", 250, True),
+    ("rollout", "load_weights", 90.0, "ONE_TO_ALL", 0, True),
+)
+
+
+@dataclass(frozen=True)
+class _Call:
+    row: CallRow
+    gate_ms: float
+    dispatch_ms: float
+    execute_ms: float
+    waited_from_ms: float
+    wait_ms: float
+    collect_ms: float
+    unpad_ms: float
+    spans: tuple[RankSpan, ...]
+    error: str = ""
+
+    @property
+    def end_ms(self) -> float:
+        return self.row.started_ms + self.row.duration_ms
+
+
+def _span(dice: random.Random, rank: int, at_ms: float, base_ms: float, rows: int, n_ranks: int) -> RankSpan:
+    slow = 1.22 if (rank, n_ranks) == (3, 4) else 1.0
+    started_ms = at_ms + dice.uniform(0.4, 3.0) + (18.0 if dice.random() < 0.05 else 0.0)
+    finished_ms = started_ms + base_ms * slow * dice.uniform(0.93, 1.07)
+    share = rows // n_ranks
+    return RankSpan(
+        rank=rank,
+        node=f"node-{rank // 2}",
+        submitted_ms=at_ms,
+        started_ms=started_ms,
+        finished_ms=finished_ms,
+        ready_ms=finished_ms + dice.uniform(0.5, 6.0),
+        clock_error_ms=0.12,
+        status="ok",
+        rows_in=share,
+        rows_out=share,
+        bytes_in=share * 16384,
+        bytes_out=share * 24576,
+        outside=dice.random() < 0.004,
+    )
+
+
+def _calls(evil: bool) -> Iterator[_Call]:
+    """Yield 60 steps of calls, one after the other, with one that fails."""
+    dice = random.Random(7)
+    n_ranks_of = {group: n for _, group, n in _GROUPS}
+    pool_of = {group: pool for pool, group, _ in _GROUPS}
+    at_ms = 2300.0
+    call_id = 0
+    for step in range(60):
+        for group, method, base_ms, mode, rows, blocking in _METHODS:
+            call_id += 1
+            n_ranks = n_ranks_of[group]
+            padding = -rows % n_ranks
+            gate_ms = 1900.0 if call_id == 150 else dice.uniform(0.0, 0.02)
+            dispatch_ms = dice.uniform(0.5, 2.0) + rows * 0.03
+            execute_ms = dice.uniform(0.6, 1.2)
+            submitted_ms = at_ms + gate_ms + dispatch_ms
+            spans = tuple(_span(dice, r, submitted_ms, base_ms, rows + padding, n_ranks) for r in range(n_ranks))
+            ready_ms = max(span.ready_ms or 0.0 for span in spans)
+            status, error = "ok", ""
+            if call_id == FAILED_CALL:
+                status, error = "error", EVIL if evil else "CUDA out of memory: tried to allocate 2.40 GiB"
+                spans = (*spans[:-1], replace(spans[-1], status="error", rows_out=0, bytes_out=0))
+            waited_from_ms = submitted_ms + execute_ms + (0.0 if blocking else 120.0)
+            wait_ms = max(ready_ms - waited_from_ms, 0.0)
+            collect_ms = dice.uniform(0.3, 1.0) + rows * 0.02
+            unpad_ms = 0.4 if padding else 0.01
+            end_ms = waited_from_ms + wait_ms + collect_ms + unpad_ms
+            yield _Call(
+                row=CallRow(
+                    id=call_id,
+                    group=group,
+                    pool=pool_of[group],
+                    method=EVIL if evil and method == "update_actor" else method,
+                    dispatch_mode=mode,
+                    execute_mode="ALL",
+                    blocking=blocking,
+                    step=step,
+                    status=status,
+                    started_ms=at_ms,
+                    duration_ms=end_ms - at_ms,
+                    rows=rows,
+                    padding_rows=padding,
+                    bytes_out=(rows + padding) * 16384,
+                    bytes_in=(rows + padding) * 24576,
+                ),
+                gate_ms=gate_ms,
+                dispatch_ms=dispatch_ms,
+                execute_ms=execute_ms,
+                waited_from_ms=waited_from_ms,
+                wait_ms=wait_ms,
+                collect_ms=collect_ms,
+                unpad_ms=unpad_ms,
+                spans=spans,
+                error=error,
+            )
+            at_ms = end_ms + dice.uniform(1.0, 40.0)
+        at_ms += 60.0
+
+
+class SampleRun:
+    """A ``RunSource`` of the made-up run. ``evil`` puts markup into every name; ``is_empty`` has no call at all."""
+
+    def __init__(self, now_ms: Callable[[], float] | float, *, evil: bool = False, is_empty: bool = False) -> None:
+        self._now_ms = now_ms if callable(now_ms) else (lambda: now_ms)
+        self._evil = evil
+        self._calls = () if is_empty else tuple(_calls(evil))
+        self.pool_states: dict[str, str] = {name: "active" for name, _, _ in _POOLS}
+        self.died = False
+
+    def _known(self) -> list[_Call]:
+        now_ms = self._now_ms()
+        return [self._as_of(call, now_ms) for call in self._calls if call.row.started_ms <= now_ms]
+
+    @staticmethod
+    def _as_of(call: _Call, now_ms: float) -> _Call:
+        if call.end_ms <= now_ms:
+            return call
+        spans = tuple(
+            replace(
+                span,
+                started_ms=span.started_ms if (span.started_ms or 0) <= now_ms else None,
+                finished_ms=span.finished_ms if (span.finished_ms or 0) <= now_ms else None,
+                ready_ms=span.ready_ms if (span.ready_ms or 0) <= now_ms else None,
+                status="ok" if (span.ready_ms or 0) <= now_ms else "running",
+            )
+            for span in call.spans
+        )
+        row = replace(call.row, status="running", duration_ms=now_ms - call.row.started_ms)
+        wait_ms = max(min(now_ms - call.waited_from_ms, call.wait_ms), 0.0)
+        return replace(call, row=row, spans=spans, wait_ms=wait_ms, collect_ms=0.0, unpad_ms=0.0, error="")
+
+    def run(self) -> Run:
+        calls = self._known()
+        return Run(
+            id="20261129-221500-ppo",
+            name=EVIL if self._evil else "ppo-math-7b",
+            script="examples/train_ppo.py",
+            state="died" if self.died else "running",
+            started_at="2026-11-29T22:15:00Z",
+            duration_ms=self._now_ms(),
+            host="trainer-0",
+            pid=41233,
+            podium_version="0.1.0",
+            python_version="3.11.9",
+            ray_version="2.60.0",
+            n_calls=len(calls),
+            n_failed_calls=sum(call.row.status == "error" for call in calls),
+        )
+
+    def recorder(self) -> RecorderState:
+        return RecorderState(len(self._known()) * 9, 0, None, 84.0, 1_843_200)
+
+    def _steps(self) -> tuple[Step, ...]:
+        dice = random.Random(3)
+        steps: dict[int, list[_Call]] = {}
+        for call in self._known():
+            steps.setdefault(call.row.step, []).append(call)
+        found = []
+        for index, calls in steps.items():
+            wave = 1 - 0.93**index
+            metrics = (
+                ("reward/mean", 0.12 + 0.55 * wave + dice.uniform(-0.03, 0.03)),
+                ("accuracy", 0.31 + 0.4 * wave + dice.uniform(-0.02, 0.02)),
+                (EVIL if self._evil else "actor/kl", 0.002 + 0.03 * wave * dice.uniform(0.7, 1.3)),
+            )
+            is_over = len(calls) == len(_METHODS) and calls[-1].row.status != "running"
+            found.append(
+                Step(
+                    index=index,
+                    total=60,
+                    started_ms=calls[0].row.started_ms,
+                    ended_ms=calls[-1].end_ms if is_over else None,
+                    metrics=metrics if is_over else (),
+                )
+            )
+        return tuple(found)
+
+    def _methods(self) -> tuple[MethodTotal, ...]:
+        groups: dict[tuple[str, str], list[_Call]] = {}
+        for call in self._known():
+            groups.setdefault((call.row.group, call.row.method), []).append(call)
+        totals = [
+            MethodTotal(
+                group=group,
+                method=method,
+                n_calls=len(calls),
+                n_failed=sum(c.row.status == "error" for c in calls),
+                total_ms=sum(c.row.duration_ms for c in calls),
+                mean_ms=sum(c.row.duration_ms for c in calls) / len(calls),
+                max_ms=max(c.row.duration_ms for c in calls),
+                gate_ms=sum(c.gate_ms for c in calls),
+                dispatch_ms=sum(c.dispatch_ms for c in calls),
+                execute_ms=sum(c.execute_ms for c in calls),
+                wait_ms=sum(c.wait_ms for c in calls),
+                collect_ms=sum(c.collect_ms for c in calls),
+                unpad_ms=sum(c.unpad_ms for c in calls),
+                rows=sum(c.row.rows for c in calls),
+                padding_rows=sum(c.row.padding_rows for c in calls),
+                bytes_out=sum(c.row.bytes_out for c in calls),
+                bytes_in=sum(c.row.bytes_in for c in calls),
+            )
+            for (group, method), calls in groups.items()
+        ]
+        return tuple(sorted(totals, key=lambda total: -total.total_ms))
+
+    def _ranks(self) -> tuple[RankTotal, ...]:
+        totals: dict[tuple[str, int], RankTotal] = {}
+        for call in self._known():
+            ran = sorted((s.finished_ms or 0) - (s.started_ms or 0) for s in call.spans if s.finished_ms is not None)
+            for span in call.spans:
+                if span.finished_ms is None or span.started_ms is None:
+                    continue
+                ms = span.finished_ms - span.started_ms
+                key = (call.row.group, span.rank)
+                old = totals.get(key, RankTotal(call.row.group, span.rank, 0, 0.0, 0.0, 0))
+                lost_ms = max(ms - ran[len(ran) // 2], 0.0)
+                n_slowest = old.n_slowest + (ms == ran[-1])
+                totals[key] = RankTotal(*key, old.n_calls + 1, old.busy_ms + ms, old.lost_ms + lost_ms, n_slowest)
+        return tuple(sorted(totals.values(), key=lambda total: -total.lost_ms))
+
+    def pools(self) -> tuple[Pool, ...]:
+        return tuple(Pool(name, self.pool_states[name], 1, shape, sum(shape), groups) for name, shape, groups in _POOLS)
+
+    def workers(self) -> tuple[Worker, ...]:
+        return tuple(
+            Worker(
+                group=group,
+                pool=pool,
+                rank=rank,
+                local_rank=rank % 2,
+                name=f"{group}_{rank}",
+                pid=41300 + 10 * i + rank,
+                node=f"node-{rank // 2}",
+                actor_id=f"a{i}{rank}",
+                devices=str(rank),
+                state="died" if self.died and (group, rank) == ("rollout", 3) else "alive",
+                started_ms=900.0,
+                ended_ms=self._now_ms() if self.died and (group, rank) == ("rollout", 3) else None,
+                reason="killed by SIGKILL, out of memory" if self.died else "",
+            )
+            for i, (pool, group, n_ranks) in enumerate(_GROUPS)
+            for rank in range(n_ranks)
+        )
+
+    def _all_happenings(self) -> list[Happening]:
+        found = [
+            Happening(1, 210.0, "info", "pool_ready", "pool train: 2 processes on node-0"),
+            Happening(2, 480.0, "info", "pool_ready", "pool generation: 2 processes each on node-0, node-1"),
+            Happening(3, 1900.0, "info", "group_ready", "group rollout: 4 workers"),
+            Happening(4, 88_400.0, "info", "pool_state", "pool train: active → paused, asked by reader@browser"),
+            Happening(5, 90_300.0, "info", "pool_state", "pool train: paused → active, asked by reader@browser"),
+            Happening(
+                6, 107_400.0, "error", "call_failed", f"call 187 on rollout · rank 3: {EVIL if self._evil else 'OOM'}"
+            ),
+            Happening(7, 124_000.0, "warning", "stall", "call 221 has run 3.1 s; rank 3 has not answered"),
+        ]
+        return [one for one in found if one.at_ms <= self._now_ms()]
+
+    def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
+        known = [one for one in self._all_happenings() if cursor is None or one.id < cursor]
+        return tuple(sorted(known, key=lambda one: -one.id)[:limit])
+
+    def overview(self) -> Overview:
+        return Overview(
+            run=self.run(),
+            recorder=self.recorder(),
+            steps=self._steps(),
+            methods=self._methods(),
+            ranks=self._ranks(),
+            pools=self.pools(),
+            workers=self.workers(),
+            happenings=self.happenings(10, None),
+            calls_per_s=1.87 if self._calls else 0.0,
+        )
+
+    def _lanes(self) -> tuple[Lane, ...]:
+        if not self._calls:
+            return ()
+        workers = self.workers()
+        return tuple(Lane(i, w.pool, w.group, w.rank, w.node, w.pid) for i, w in enumerate(workers))
+
+    def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
+        now_ms = self._now_ms()
+        from_ms = 0.0 if from_ms is None else from_ms
+        to_ms = now_ms if to_ms is None else to_ms
+        calls = [c for c in self._known() if c.end_ms >= from_ms and c.row.started_ms <= to_ms]
+        lanes = self._lanes()
+        names = tuple(sorted({f"{c.row.group}.{c.row.method}" for c in calls}))
+        is_heat = sum(len(c.spans) for c in calls) > MAX_BARS or px < 320
+        return Timeline(
+            from_ms=from_ms,
+            to_ms=to_ms,
+            run_ms=now_ms,
+            mode="heat" if is_heat else "bars",
+            lanes=lanes,
+            methods=names,
+            bars=Bars() if is_heat else self._bars(calls, lanes, names, to_ms),
+            driver=DriverBars() if is_heat else self._driver(calls, names),
+            heat=self._heat(calls, lanes, from_ms, to_ms, px) if is_heat else Heat(),
+            steps=tuple(s for s in self._steps() if s.started_ms <= to_ms and (s.ended_ms or now_ms) >= from_ms),
+            markers=tuple(one for one in self._all_happenings() if from_ms <= one.at_ms <= to_ms),
+        )
+
+    @staticmethod
+    def _spans(calls: list[_Call], lanes: tuple[Lane, ...], to_ms: float) -> list[tuple[int, _Call, RankSpan, float]]:
+        lane_of = {(lane.group, lane.rank): lane.index for lane in lanes}
+        found = [
+            (lane_of[(c.row.group, s.rank)], c, s, to_ms if s.finished_ms is None else s.finished_ms)
+            for c in calls
+            for s in c.spans
+            if s.started_ms is not None
+        ]
+        return sorted(found, key=lambda one: one[0])
+
+    def _bars(self, calls: list[_Call], lanes: tuple[Lane, ...], names: tuple[str, ...], to_ms: float) -> Bars:
+        spans = self._spans(calls, lanes, to_ms)
+        return Bars(
+            lane=[lane for lane, _, _, _ in spans],
+            call_id=[c.row.id for _, c, _, _ in spans],
+            method=[names.index(f"{c.row.group}.{c.row.method}") for _, c, _, _ in spans],
+            start_ms=[s.started_ms or 0.0 for _, _, s, _ in spans],
+            end_ms=[end_ms for _, _, _, end_ms in spans],
+            queued_ms=[(s.started_ms or 0.0) - s.submitted_ms for _, _, s, _ in spans],
+            status=[s.status for _, _, s, _ in spans],
+        )
+
+    @staticmethod
+    def _driver(calls: list[_Call], names: tuple[str, ...]) -> DriverBars:
+        return DriverBars(
+            call_id=[c.row.id for c in calls],
+            method=[names.index(f"{c.row.group}.{c.row.method}") for c in calls],
+            blocking=[c.row.blocking for c in calls],
+            start_ms=[c.row.started_ms for c in calls],
+            gate_ms=[c.gate_ms for c in calls],
+            dispatch_ms=[c.dispatch_ms for c in calls],
+            execute_ms=[c.execute_ms for c in calls],
+            waited_from_ms=[c.waited_from_ms for c in calls],
+            wait_ms=[c.wait_ms for c in calls],
+            collect_ms=[c.collect_ms for c in calls],
+            unpad_ms=[c.unpad_ms for c in calls],
+            status=[c.row.status for c in calls],
+        )
+
+    def _heat(self, calls: list[_Call], lanes: tuple[Lane, ...], from_ms: float, to_ms: float, px: int) -> Heat:
+        n = max(min(px // 2, 700), 1)
+        bucket_ms = (to_ms - from_ms) / n
+        shape = len(lanes) + 1
+        busy = [[0.0] * n for _ in range(shape)]
+        max_ms = [[0.0] * n for _ in range(shape)]
+        max_id = [[0] * n for _ in range(shape)]
+
+        def add(row: int, start_ms: float, end_ms: float, call_id: int) -> None:
+            first = max(int((start_ms - from_ms) / bucket_ms), 0)
+            for i in range(first, min(int((end_ms - from_ms) / bucket_ms) + 1, n)):
+                left = from_ms + i * bucket_ms
+                covered_ms = min(end_ms, left + bucket_ms) - max(start_ms, left)
+                busy[row][i] = min(busy[row][i] + max(covered_ms, 0.0) / bucket_ms, 1.0)
+            if 0 <= first < n and end_ms - start_ms > max_ms[row][first]:
+                max_ms[row][first], max_id[row][first] = end_ms - start_ms, call_id
+
+        for lane, call, span, end_ms in self._spans(calls, lanes, to_ms):
+            add(lane + 1, span.started_ms or 0.0, end_ms, call.row.id)
+        for call in calls:
+            add(0, call.row.started_ms, call.end_ms, call.row.id)
+        return Heat(bucket_ms, n, busy, max_ms, max_id)
+
+    def call(self, call_id: int) -> CallDetail | None:
+        calls = {call.row.id: call for call in self._known()}
+        call = calls.get(call_id)
+        if call is None:
+            return None
+        same = [c.row.id for c in calls.values() if (c.row.group, c.row.method) == (call.row.group, call.row.method)]
+        at = same.index(call_id)
+        ran = sorted(
+            (s.finished_ms - s.started_ms, s.rank)
+            for s in call.spans
+            if s.finished_ms is not None and s.started_ms is not None
+        )
+        return CallDetail(
+            call=call.row,
+            generation=1,
+            gate_ms=call.gate_ms,
+            dispatch_ms=call.dispatch_ms,
+            execute_ms=call.execute_ms,
+            wait_ms=call.wait_ms,
+            collect_ms=call.collect_ms,
+            unpad_ms=call.unpad_ms,
+            awaited_ms=None if call.row.blocking else call.waited_from_ms,
+            shard_sizes=tuple(span.rows_in for span in call.spans),
+            rows_out=call.row.rows,
+            spans=call.spans,
+            slowest_rank=ran[-1][1] if ran else None,
+            median_ms=ran[len(ran) // 2][0] if ran else 0.0,
+            max_ms=ran[-1][0] if ran else 0.0,
+            previous_id=same[at - 1] if at else None,
+            next_id=same[at + 1] if at + 1 < len(same) else None,
+            error_type="torch.OutOfMemoryError" if call.error else "",
+            error_message=call.error,
+            error_traceback=f'Traceback (most recent call last):\n  File "rollout.py", line 88, in generate\n    {call.error}'
+            if call.error
+            else "",
+            error_rank=3 if call.error else -1,
+        )
+
+    def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
+        found = [
+            call.row
+            for call in reversed(self._known())
+            if (cursor is None or call.row.id < cursor)
+            and narrowed.group in ("", call.row.group)
+            and narrowed.method in ("", call.row.method)
+            and narrowed.status in ("", call.row.status)
+            and narrowed.step in (None, call.row.step)
+        ]
+        page = tuple(found[:limit])
+        return CallPage(page, page[-1].id if len(found) > limit else None)
+
+    def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
+        return ()
+
+    def sequence(self) -> int:
+        return len(self._known())
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,191 @@
+"""The pages as HTML text: pure functions of what a ``RunSource`` answers and of the request's ``Frame``.
+
+Every number is in the page itself, so that it can be read with JavaScript off; the ES modules in ``static/js`` take
+over from there. Names of methods, ranks and errors are text: autoescape is on, and nothing is marked safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from web import units
+from web.figures import figure_specs
+from web.phases import PHASES, shares_of_call, shares_of_wall_time
+from web.source import CallDetail, CallFilter, Overview, RunSource
+from web.spans import rank_rows
+
+STATIC_DIR = Path(__file__).parent / "static"
+_TEMPLATES_DIR = Path(__file__).parent / "templates"
+CALLS_PER_PAGE = 100
+N_TOP_METHODS = 12
+N_SLOW_RANKS = 8
+CALL_STATES = ("running", "ok", "error", "died", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a page must know besides the run.
+
+    ``page`` is overview, timeline, call, calls or problem; ``params`` are the URL's query. ``live`` says that the run
+    is still going on and ``/api/v1/stream`` speaks; ``controllable`` that this reader may pause and resume, with ``csrf``
+    as proof; else ``control_hint`` says which flag turns control on. ``asset_version`` changes with the static files.
+    ``root`` is the path the app is mounted at, without a slash at its end.
+    """
+
+    page: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    live: bool = False
+    controllable: bool = False
+    csrf: str = ""
+    asset_version: str = "dev"
+    plotly_url: str = ""
+    control_hint: str = "Read-only."
+    root: str = ""
+
+    def asset(self, path: str) -> str:
+        """Return the URL of a static file, which changes with its content."""
+        return f"{self.root}/static/{path}?v={self.asset_version}"
+
+    def url(self, path: str, **params: object) -> str:
+        """Return the URL of a page of ours with a query of those parameters that are not empty."""
+        query = urlencode({name: str(value) for name, value in params.items() if value not in ("", None)})
+        return f"{self.root}{path}?{query}" if query else f"{self.root}{path}"
+
+
+def render_overview(source: RunSource, frame: Frame) -> str:
+    """Return the first page: state, progress, where the time goes, methods, ranks, pools, workers, events."""
+    overview = source.overview()
+    return _page(
+        "overview.html",
+        frame,
+        source,
+        overview=overview,
+        wall_shares=shares_of_wall_time(overview.methods, overview.run.duration_ms),
+        methods=overview.methods[:N_TOP_METHODS],
+        ranks=overview.ranks[:N_SLOW_RANKS],
+        workers=_workers_by_group(overview),
+        specs=figure_specs(),
+        steps=[asdict(step) for step in overview.steps],
+        shares_of_call=shares_of_call,
+    )
+
+
+def render_timeline(source: RunSource, frame: Frame) -> str:
+    """Return the timeline's page; the figure itself is drawn in the browser."""
+    workers = source.workers()
+    lanes = sorted({(worker.pool, worker.group, worker.rank) for worker in workers})
+    return _page("timeline.html", frame, source, lanes=lanes, specs=figure_specs(), phases=PHASES)
+
+
+def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
+    """Return the page of one call, or None when the run has no such call."""
+    detail = source.call(call_id)
+    if detail is None:
+        return None
+    rows = rank_rows(detail, now_ms=source.run().duration_ms)
+    ran_ms = [row.ran_ms for row in rows if row.ran_ms is not None]
+    return _page(
+        "call.html",
+        frame,
+        source,
+        detail=detail,
+        call=detail.call,
+        shares=shares_of_call(detail),
+        rows=rows,
+        spread_ms=detail.max_ms - detail.median_ms,
+        lost_ms=sum(detail.max_ms - ms for ms in ran_ms),
+        padding_share=_padding_share(detail),
+    )
+
+
+def render_calls(source: RunSource, frame: Frame) -> str:
+    """Return a page of the list of calls as the query's ``group``, ``method``, ``status``, ``step``, ``cursor`` say."""
+    narrowed = call_filter(frame.params)
+    cursor = whole_number(frame.params.get("cursor", ""))
+    page = source.calls(CALLS_PER_PAGE, cursor, narrowed)
+    methods = source.overview().methods
+    filters = {"group": narrowed.group, "method": narrowed.method, "status": narrowed.status, "step": narrowed.step}
+    return _page(
+        "calls.html",
+        frame,
+        source,
+        calls=page.items,
+        next_cursor=page.next_cursor,
+        cursor=cursor,
+        filters=filters,
+        is_narrowed=narrowed != CallFilter(),
+        groups=sorted({total.group for total in methods}),
+        method_names=sorted({total.method for total in methods}),
+        states=CALL_STATES,
+    )
+
+
+def render_problem(frame: Frame, status: int, title: str, detail: str = "", trace_id: str = "") -> str:
+    """Return the page that says what went wrong; it asks nothing of the run, so that it can always be shown."""
+    return _ENVIRONMENT.get_template("problem.html").render(
+        frame=frame, status=status, title=title, detail=detail, trace_id=trace_id, run=None, recorder=None
+    )
+
+
+def call_filter(params: Mapping[str, str]) -> CallFilter:
+    """Return the filter that a query asks for; a step that is no number, or a state that is none, narrows nothing."""
+    status = params.get("status", "")
+    return CallFilter(
+        group=params.get("group", ""),
+        method=params.get("method", ""),
+        status=status if status in CALL_STATES else "",
+        step=whole_number(params.get("step", "")),
+    )
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that ``text`` is, or None; more than 18 digits are none of ours."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _padding_share(detail: CallDetail) -> float:
+    rows = detail.call.rows + detail.call.padding_rows
+    return detail.call.padding_rows / rows if rows else 0.0
+
+
+def _workers_by_group(overview: Overview) -> list[dict[str, object]]:
+    """Return per group how many of its workers are in which state, and those that died."""
+    groups: dict[tuple[str, str], dict[str, int]] = {}
+    for worker in overview.workers:
+        counts = groups.setdefault((worker.pool, worker.group), {"alive": 0, "ended": 0, "died": 0})
+        counts[worker.state] = counts.get(worker.state, 0) + 1
+    return [{"pool": pool, "group": group, **counts} for (pool, group), counts in sorted(groups.items())]
+
+
+def _page(template: str, frame: Frame, source: RunSource, **content: object) -> str:
+    return _ENVIRONMENT.get_template(template).render(
+        frame=frame, run=source.run(), recorder=source.recorder(), **content
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES_DIR),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        duration=units.duration,
+        since_start=units.since_start,
+        count=units.count,
+        bytes_size=units.bytes_size,
+        percent=units.percent,
+        rate=units.rate,
+        metric=units.metric,
+    )
+    return environment
+
+
+_ENVIRONMENT = _environment()
