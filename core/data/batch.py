@@ -1,4 +1,4 @@
-"""Values that the DP modes can cut into shares and join again: a DataProto, a TensorDict, or a type that can do both."""
+"""Values that the DP modes cut into shares and join again: DataProto, TensorDict, or a type that can do both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _is_type_with(value: object, *methods: str) -> bool:
 
 
 def is_chunkable(value: object) -> bool:
-    """Tell whether a value can be cut into shares: a DataProto, a TensorDict with rows, or any with chunk and concat."""
+    """Tell whether a value can be cut into shares: DataProto, TensorDict with rows, or one with chunk and concat."""
     return _has_rows(value) or _is_type_with(value, "chunk", "concat")
 
 

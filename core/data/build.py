@@ -42,7 +42,7 @@ def _leading_sizes(key: str, value: torch.Tensor | TensorDictBase, n_dims: int) 
         raise BatchError(f"tensors[{key!r}] has {n_present} dimensions, {max(n_dims, 1)} of them should be rows")
     if isinstance(value, TensorDictBase):
         return tuple(int(size) for size in value.batch_size[:n_dims])
-    return tuple(int(value.size(dim)) for dim in range(n_dims))
+    return tuple(int(value.shape[dim]) for dim in range(n_dims))
 
 
 def arrays_of(non_tensors: Mapping[str, Any]) -> dict[str, Array]:
@@ -122,6 +122,7 @@ def split_tensordict(tensordict: TensorDictBase) -> tuple[dict[str, Any], dict[s
     tensors: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
     meta: dict[str, Any] = {}
+    value: Any
     for key, value in tensordict.items():
         if isinstance(value, NonTensorStack):
             arrays[key] = _rows_to_array(

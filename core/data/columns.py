@@ -63,7 +63,7 @@ def cat_columns(parts: Sequence[Columns]) -> Columns:
     batches = [part.batch for part in parts if part.batch is not None]
     if batches and len(batches) < len(parts):
         number = next(number for number, part in enumerate(parts) if part.batch is None)
-        keys = ", ".join(sorted(str(key) for key in batches[0].keys()))
+        keys = ", ".join(sorted(map(str, batches[0].keys())))
         raise BatchError(f"part {number} of {len(parts)} has no tensors, but others have: {keys}")
     check_same_keys([set(part.arrays) for part in parts], "non_tensor_batch")
     ids = [part.row_ids for part in parts if part.row_ids is not None]

@@ -68,6 +68,7 @@ def _batches(
             order = torch.randperm(n_rows, generator=generator)
         else:
             order = torch.arange(n_rows)
-        for rows in order.split(size) if order.shape[0] else ():
+        for start in range(0, order.shape[0], size):
+            rows = order[start : start + size]
             if rows.shape[0] == size or not drop_last:
                 yield rows

@@ -57,7 +57,8 @@ def union_columns(one: Columns, other: Columns) -> Columns:
     if batch is None:
         batch = None if other.batch is None else other.batch.copy()
     elif other.batch is not None:
-        new = {key: column for key, column in other.batch.items() if key not in batch.keys()}
+        known = set(batch.keys())
+        new = {key: column for key, column in other.batch.items() if key not in known}
         batch = TensorDict({**dict(batch.items()), **new}, batch_size=batch.batch_size, device=batch.device)
     return Columns(batch, {**one.arrays, **_new(other.arrays, one.arrays)}, (one if _has_rows(one) else other).row_ids)
 
@@ -79,9 +80,8 @@ def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase
             f"cannot be united"
         )
     _check_tensors(tensor_dict1, tensor_dict2, "tensors")
-    for key, column in tensor_dict2.items():
-        if key not in tensor_dict1.keys():
-            tensor_dict1.set(key, column)
+    for key in set(tensor_dict2.keys()) - set(tensor_dict1.keys()):
+        tensor_dict1.set(key, tensor_dict2.get(key))
     return tensor_dict1
 
 

@@ -37,7 +37,7 @@ class PerPart(list[Any]):
 
 
 def merge_meta(metas: Sequence[Mapping[str, Any]], keep_metrics: bool = False) -> dict[str, Any]:
-    """Join the meta of all parts by the policy above; ``keep_metrics`` says that metrics are one batch's, cut up before.
+    """Join the meta of all parts by the policy above; ``keep_metrics``: these are parts of one batch, cut up before.
 
     Raises:
         MergeConflictError: A setting differs; the message begins "Conflicting values for meta_info key".

@@ -11,13 +11,13 @@ from core.errors import BatchError
 
 
 class _PaddingSwitch(type):
-    """Makes ``DataProtoConfig.auto_padding`` a settable class attribute that follows the environment until it is set."""
+    """Makes ``DataProtoConfig.auto_padding`` settable; until then it follows the environment."""
 
     _auto_padding: bool | None = None
 
     @property
     def auto_padding(cls) -> bool:
-        """Tell whether batches are padded when they do not divide: what was set, else VERL_AUTO_PADDING ("1", "true")."""
+        """Tell whether batches that do not divide are padded: what was set, else VERL_AUTO_PADDING ("1")."""
         if cls._auto_padding is not None:
             return cls._auto_padding
         return os.environ.get("VERL_AUTO_PADDING", "").strip().lower() in ("1", "true", "yes", "on")

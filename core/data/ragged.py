@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import torch
 
@@ -38,6 +38,19 @@ def ragged_dim(tensor: torch.Tensor) -> int:
     return next(dim for dim, size in enumerate(tensor.shape) if not isinstance(size, int))
 
 
+class _Jagged(Protocol):
+    """What a jagged tensor has beyond a tensor, which torch does not type."""
+
+    def offsets(self) -> torch.Tensor: ...
+    def lengths(self) -> torch.Tensor | None: ...
+
+
+def ragged_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return a jagged tensor's offsets of shape ``(rows + 1,)``, and its lengths if it has holes."""
+    jagged = cast(_Jagged, tensor)
+    return jagged.offsets(), jagged.lengths()
+
+
 def from_parts(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> torch.Tensor:
     """Build a jagged tensor whose dimension ``dim`` is ragged over ``values``."""
     return torch.nested.nested_tensor_from_jagged(values, offsets=offsets, jagged_dim=dim)
@@ -51,7 +64,7 @@ def take_jagged(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> 
 
 
 def _gathered(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> RaggedRows:
-    offsets, lengths = tensor.offsets(), tensor.lengths()
+    offsets, lengths = ragged_parts(tensor)
     key = ("take", id(offsets), id(lengths), id(index))
     known = memo.get(key)
     if isinstance(known, RaggedRows):
@@ -69,8 +82,8 @@ def _gathered(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> Ra
 
 def cut_jagged(tensor: torch.Tensor, start: int, stop: int, memo: RaggedMemo) -> torch.Tensor:
     """Return the rows ``start`` to ``stop`` of a jagged tensor: its values are a view where they lie in one piece."""
-    offsets = tensor.offsets()
-    if tensor.lengths() is not None:
+    offsets, lengths = ragged_parts(tensor)
+    if lengths is not None:
         key = ("range", start, stop)
         index = memo.setdefault(key, torch.arange(start, stop))
         assert isinstance(index, torch.Tensor)
@@ -94,9 +107,9 @@ def cat_jagged(tensors: Sequence[torch.Tensor], memo: RaggedMemo) -> torch.Tenso
     dim = dims.pop()
     whole = [tight(tensor, memo) for tensor in tensors]
     values = torch.cat([tensor.values() for tensor in whole], dim=dim - 1)
-    key = ("cat", *(id(source) for tensor in tensors for source in (tensor.offsets(), tensor.lengths())))
+    key = ("cat", *(id(source) for tensor in tensors for source in ragged_parts(tensor)))
     if key not in memo:
-        sizes = torch.cat([tensor.offsets().diff() for tensor in whole])
+        sizes = torch.cat([ragged_parts(tensor)[0].diff() for tensor in whole])
         memo[key] = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
     offsets = memo[key]
     assert isinstance(offsets, torch.Tensor)
@@ -105,9 +118,9 @@ def cat_jagged(tensors: Sequence[torch.Tensor], memo: RaggedMemo) -> torch.Tenso
 
 def tight(tensor: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
     """Return the same jagged rows without holes or unused values around them; itself when there are none."""
-    offsets = tensor.offsets()
+    offsets, lengths = ragged_parts(tensor)
     n_values = tensor.values().shape[ragged_dim(tensor) - 1]
-    if tensor.lengths() is None:
+    if lengths is None:
         if int(offsets[0]) == 0 and int(offsets[-1]) == n_values:
             return tensor
         return cut_jagged(tensor, 0, int(tensor.size(0)), memo)
@@ -118,7 +131,7 @@ def tight(tensor: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
 
 
 def stack_strided(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Build a nested tensor of the strided layout from its rows; ``like`` gives dtype and device when there are none."""
+    """Build a nested tensor of the strided layout from rows; ``like`` gives dtype and device."""
     with warnings.catch_warnings():
         # Torch warns once that nested tensors are a prototype: whoever made ``like`` has been told.
         warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*", category=UserWarning)

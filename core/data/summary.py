@@ -32,7 +32,7 @@ def describe(batch: TensorDictBase | None, arrays: Mapping[str, Array], meta: Ma
     return "\n".join(lines)
 
 
-def _tensor_lines(batch: TensorDictBase, indent: str) -> Iterator[str]:
+def _tensor_lines(batch: Any, indent: str) -> Iterator[str]:
     for key, column in batch.items():
         if isinstance(column, torch.Tensor):
             rows = f" ({column.size(0)} rows, nested)" if column.is_nested else ""

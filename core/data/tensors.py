@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from core.data.ragged import RaggedMemo, cat_jagged, cut_jagged, is_jagged, stack_strided, take_jagged
 from core.errors import BatchError, MergeConflictError
@@ -85,7 +85,7 @@ def _different_dtypes(key: str, dtypes: Sequence[object]) -> MergeConflictError:
     return MergeConflictError(f"key {key!r} has different dtypes in the parts: {names}; convert them first", key=key)
 
 
-def take_tensordict(batch: TensorDictBase, index: torch.Tensor, memo: RaggedMemo) -> TensorDictBase:
+def take_tensordict(batch: Any, index: torch.Tensor, memo: RaggedMemo) -> Any:
     """Return the rows ``index`` of a TensorDict, nested ones and non-tensor values too."""
     if type(batch) is not TensorDict:
         return batch[index]
@@ -98,7 +98,7 @@ def take_tensordict(batch: TensorDictBase, index: torch.Tensor, memo: RaggedMemo
     return like(batch, columns, index.shape[0])
 
 
-def cut_tensordict(batch: TensorDictBase, start: int, stop: int, memo: RaggedMemo) -> TensorDictBase:
+def cut_tensordict(batch: Any, start: int, stop: int, memo: RaggedMemo) -> Any:
     """Return the rows ``start`` to ``stop`` of a TensorDict; its tensors are views."""
     if type(batch) is not TensorDict:
         return batch[start:stop]
@@ -111,12 +111,12 @@ def cut_tensordict(batch: TensorDictBase, start: int, stop: int, memo: RaggedMem
     return like(batch, columns, stop - start)
 
 
-def like(batch: TensorDictBase, columns: dict[str, Any], n_rows: int) -> TensorDict:
+def like(batch: Any, columns: dict[str, Any], n_rows: int) -> TensorDict:
     """Build a TensorDict of ``n_rows`` rows with the device and inner batch dimensions of ``batch``."""
     return TensorDict(columns, batch_size=[n_rows, *batch.batch_size[1:]], device=batch.device)
 
 
-def cat_tensordicts(batches: Sequence[TensorDictBase], memo: RaggedMemo, path: str = "") -> TensorDictBase:
+def cat_tensordicts(batches: Sequence[Any], memo: RaggedMemo, path: str = "") -> Any:
     """Join TensorDicts of equal keys along their rows.
 
     Raises:
@@ -132,7 +132,7 @@ def cat_tensordicts(batches: Sequence[TensorDictBase], memo: RaggedMemo, path: s
         return torch.cat(list(batches), dim=0)
     check_same_keys([set(batch.keys()) for batch in batches], "batch", path)
     columns: dict[str, Any] = {}
-    for key in first.keys():
+    for key in list(first.keys()):
         parts = [batch.get(key) for batch in batches]
         n_tensors = sum(isinstance(part, torch.Tensor) for part in parts)
         if n_tensors not in (0, len(parts)):
@@ -143,7 +143,7 @@ def cat_tensordicts(batches: Sequence[TensorDictBase], memo: RaggedMemo, path: s
     return like(first, columns, sum(batch.batch_size[0] for batch in batches))
 
 
-def _cat_non_tensors(batches: Sequence[TensorDictBase]) -> TensorDictBase:
+def _cat_non_tensors(batches: Sequence[Any]) -> Any:
     """Join non-tensor values; torch.cat on them keeps a lone value lone when all are the very same."""
     rows = [row for batch in batches for row in (batch[number] for number in range(batch.batch_size[0]))]
     lone = [batch.data for batch in batches if isinstance(batch, NonTensorData)]

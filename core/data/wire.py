@@ -1,13 +1,13 @@
 """How a batch travels: raw memory as out-of-band buffers (pickle protocol 5), never ``torch.save``.
 
 ``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples and object arrays, by a
-``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback`` nothing is copied
-on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as Ray's shared memory, is
-copied, so that everything can be written to and nothing is shared.
+``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback`` nothing is
+copied on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as Ray's shared
+memory, is copied, so that everything can be written to and nothing is shared.
 
-What comes back: the same dtype, shape, layout and bytes, contiguous. Tensors come back *detached* (``requires_grad`` False:
-a graph cannot cross a process, and a leaf that requires grad could not be changed in place). A tensor of a device that
-the receiver lacks comes back on the CPU. The format is in the payload, no setting of the receiver matters.
+What comes back: the same dtype, shape, layout and bytes, contiguous. Tensors come back *detached* (``requires_grad``
+False: a graph cannot cross a process, and a leaf that requires grad could not be changed in place). A tensor of a
+device that the receiver lacks comes back on the CPU. The format is in the payload, no setting of the receiver matters.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
+import tensordict
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from core.data.ragged import is_jagged, ragged_dim, stack_strided, tight
+from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts, stack_strided, tight
 from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -40,7 +41,7 @@ class Parcel:
         """Take the content apart into numbers, names and raw memory."""
         if isinstance(self.content, torch.Tensor):
             return _reduce_tensor(self.content, self.offsets)
-        if isinstance(self.content, TensorDictBase):
+        if tensordict.is_tensor_collection(self.content):
             return _reduce_tensordict(self.content, self.offsets)
         flags = self.content.flags
         return _owned, (self.content if flags.c_contiguous or flags.f_contiguous else self.content.copy(),)
@@ -60,7 +61,11 @@ def _pack(value: Any, memo: dict[int, Any]) -> Any:
         return value
     if id(value) in memo:
         return memo[id(value)]
-    if isinstance(value, (torch.Tensor, TensorDictBase)) or (kind is np.ndarray and not value.dtype.hasobject):
+    if (
+        isinstance(value, torch.Tensor)
+        or tensordict.is_tensor_collection(value)
+        or (kind is np.ndarray and not value.dtype.hasobject)
+    ):
         parcel = memo[id(value)] = Parcel(value)
         return parcel
     if kind is np.ndarray and value.dtype == object:
@@ -97,10 +102,10 @@ def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
     if is_jagged(tensor):
-        offsets, lengths = tensor.offsets(), tensor.lengths()
+        offsets, lengths = ragged_parts(tensor)
         source = offsets if lengths is None else lengths
         whole = tight(tensor, {})
-        parcel = shared.setdefault(id(source), Parcel(whole.offsets()))
+        parcel = shared.setdefault(id(source), Parcel(ragged_parts(whole)[0]))
         return _jagged, (Parcel(whole.values()), parcel, ragged_dim(tensor))
     if tensor.is_nested:
         like = Parcel(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
@@ -121,7 +126,7 @@ def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
 def serialize_single_tensor(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray[Any, Any]]:
     """Return a dense tensor's dtype (such as "bfloat16"), shape and bytes.
 
-    The bytes are a uint8 array: a view of the tensor's own memory where it is contiguous and on the CPU, a copy elsewhere.
+    The bytes are a uint8 array: a view of the tensor's own memory where that is contiguous and on the CPU.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(int(size) for size in tensor.shape)
@@ -169,7 +174,7 @@ def _local_device(name: str) -> torch.device:
 
 
 def _jagged(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> torch.Tensor:
-    return torch.nested.nested_tensor_from_jagged(values, offsets=offsets, jagged_dim=dim)
+    return from_parts(values, offsets, dim)
 
 
 def _strided(rows: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -180,7 +185,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...])
     return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
 
 
-def _reduce_tensordict(batch: TensorDictBase, shared: dict[int, Parcel]) -> Reduced:
+def _reduce_tensordict(batch: Any, shared: dict[int, Parcel]) -> Reduced:
     device = None if batch.device is None else str(batch.device)
     size = tuple(batch.batch_size)
     if isinstance(batch, NonTensorData):
@@ -243,9 +248,14 @@ def serialize_tensordict(batch: TensorDictBase) -> tuple[tuple[int, ...], str | 
     """Return a flat TensorDict's batch size, device and items.
 
     A dense item is what ``serialize_single_tensor`` gives, a nested one ``(layout, [one such triple per part])``.
+
+    Raises:
+        BatchError: An item is no tensor.
     """
     items: dict[str, Any] = {}
     for key, tensor in batch.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise BatchError(f"{key!r} is a {type(tensor).__name__}; serialize_tensordict takes tensors only")
         if tensor.is_nested:
             parts = [serialize_single_tensor(part) for part in tensor.unbind()]
             items[key] = (str(tensor.layout).removeprefix("torch."), parts)
