@@ -29,6 +29,7 @@ from app.settings import ServerSettings
 from app.store.reader import Reader
 from core import runtime, version
 from core.control.commands import ControlPlane
+from core.controller import control_plane
 from core.errors import PodiumError
 from web.source import RunSource
 
@@ -349,8 +350,9 @@ def status_of(error: BaseException | None) -> str:
 
 def _wire(recorder: Recorder, control: bool) -> ControlPlane | None:
     """Let ``recorder`` see what this driver does, and return its control plane if it may be steered."""
-    runtime.current().bus.subscribe(recorder)
-    return None
+    current = runtime.current()
+    current.bus.subscribe(recorder)
+    return control_plane(current) if control else None
 
 
 def _bind(host: str, port: int) -> socket.socket:

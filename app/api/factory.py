@@ -70,7 +70,8 @@ def create_app(
     )
     app.state.collaborators = has
     for room in (health, reading, steering, listening, showing):
-        app.include_router(room.router)
+        # Not include_router: newer FastAPI nests the routes then, and a walk over app.routes would see none of them.
+        app.router.routes.extend(room.router.routes)
     html_problem = showing.html_problem(has.files)
     install_problem_handlers(app, html_problem)
     app.add_middleware(

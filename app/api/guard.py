@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.audit import AuditLog
 from app.api.limits import RateLimiter
 from app.api.problems import PROBLEM_JSON, HtmlProblem, Problem, problem_body, problem_of, wants_page
-from app.api.rules import Entry, Head, Refusal, Rules, Verdict, Visitor, judge
+from app.api.rules import STREAM_PATH, Entry, Head, Refusal, Rules, Verdict, Visitor, judge
 from app.settings import Limits
 from app.store.facts import AuditFacts
 
@@ -111,6 +111,8 @@ class Guard:
             await self._pass(scope, receive, visit)
 
     async def _pass(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
+        if visit.head.method == "HEAD" and visit.head.path != STREAM_PATH:
+            scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, visit.send)
         except Exception as error:

@@ -19,6 +19,7 @@ from app.api.tokens import Scope, Tokens
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 STATIC_PREFIX = "/static/"
+STREAM_PATH = "/api/v1/stream"
 READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(control=True)) to pause and resume"
 
 

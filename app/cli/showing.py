@@ -17,7 +17,7 @@ from app.cli.driver import check_script, run_script, show_error
 from app.cli.say import CommandError, Exit, message
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
-from core.runtime import ray_options
+from core.controller import init
 
 _HOST = typer.Option("--host", help="Where to listen; anything but this machine's loopback needs --i-know.")
 _PORT = typer.Option("--port", help="The port, 0 for a free one.")
@@ -63,7 +63,7 @@ def run(
         script=str(script),
     )
     _use_logical_resources(num_cpus, num_gpus)
-    raise typer.Exit(_conduct(server, path, context.args, stay=False))
+    raise typer.Exit(_conduct(server, path, script, context.args, stay=False))
 
 
 def demo(
@@ -96,7 +96,7 @@ def demo(
     )
     _use_logical_resources(num_cpus, num_gpus)
     stay = not leave and sys.stdin.isatty() and sys.stderr.isatty()
-    raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
+    raise typer.Exit(_conduct(server, path, path, ["--seed", str(seed), *context.args], stay))
 
 
 def view(
@@ -114,11 +114,11 @@ def view(
         _wait_for_the_end()
 
 
-def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
+def _conduct(server: RunServer, path: Path, typed: Path, arguments: Sequence[str], stay: bool) -> int:
     """Run the script under ``server`` and return the exit code."""
     with server:
         message(f"dashboard at {server.url}")
-        outcome = run_script(path, arguments)
+        outcome = run_script(path, typed, arguments)
         show_error(outcome.error, path)
         server.finish(status_of(outcome.error))
         file = _shown(server.db_path)
@@ -131,10 +131,8 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
 
 def _use_logical_resources(num_cpus: float | None, num_gpus: float | None) -> None:
     """Tell core what the Ray it may start should offer; nothing is started here."""
-    if num_cpus is not None:
-        ray_options.num_cpus = num_cpus
-    if num_gpus is not None:
-        ray_options.num_gpus = num_gpus
+    if num_cpus is not None or num_gpus is not None:
+        init(num_cpus=num_cpus, num_gpus=num_gpus)
 
 
 def _demo_script() -> Path:
