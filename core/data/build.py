@@ -36,13 +36,13 @@ def batch_of(tensors: Mapping[str, Any], num_batch_dims: int = 1) -> TensorDict:
     return TensorDict(dict(tensors), batch_size=list(wanted))
 
 
-def _leading_sizes(key: str, value: torch.Tensor | TensorDictBase, n_dims: int) -> tuple[int, ...]:
+def _leading_sizes(key: str, value: Any, n_dims: int) -> tuple[int, ...]:
     n_present = value.batch_dims if isinstance(value, TensorDictBase) else value.dim()
     if n_dims < 1 or n_present < n_dims:
         raise BatchError(f"tensors[{key!r}] has {n_present} dimensions, {max(n_dims, 1)} of them should be rows")
     if isinstance(value, TensorDictBase):
         return tuple(int(size) for size in value.batch_size[:n_dims])
-    return tuple(int(value.shape[dim]) for dim in range(n_dims))
+    return tuple(int(value.size(dim)) for dim in range(n_dims))
 
 
 def arrays_of(non_tensors: Mapping[str, Any]) -> dict[str, Array]:

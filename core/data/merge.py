@@ -55,7 +55,9 @@ def union_columns(one: Columns, other: Columns) -> Columns:
     """Return the columns of both, those of ``one`` where both have a key; the row ids of ``one`` if it has rows."""
     batch = one.batch
     if batch is None:
-        batch = None if other.batch is None else other.batch.copy()
+        # An empty TensorDict only says how many rows there are; arrays that are here already say so too.
+        says_more = other.batch is not None and (not one.arrays or len(list(other.batch.keys())) > 0)
+        batch = other.batch.copy() if says_more and other.batch is not None else None
     elif other.batch is not None:
         known = set(batch.keys())
         new = {key: column for key, column in other.batch.items() if key not in known}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from core.data.equality import values_equal
 from core.data.meta import merge_meta
 from core.data.padding import cycled_numbers
 from core.data.proto import DataProto, DataProtoItem
+from core.data.ragged import from_parts
 from core.data.tensors import Array, fill_objects
 from core.errors import BatchError, MissingKeyError
 
@@ -67,7 +68,7 @@ def unfold_batch_dim(data: Batch, batch_dims: int = 2) -> Batch:
     """
     if batch_dims < 1:
         raise BatchError(f"at least one axis is unfolded into rows, not {batch_dims}")
-    shapes = {key: tuple(column.shape[:batch_dims]) for key, column in _columns(data).items() if not _is_nested(column)}
+    shapes = dict(_leading_shapes({**(data.non_tensor_batch or {}), "batch": data.batch}, batch_dims))
     if not shapes:
         return data.slice()
     first = next(iter(shapes))
@@ -101,12 +102,12 @@ def _resized_tensors(batch: TensorDictBase, size: tuple[int, ...], n_axes: int) 
     return TensorDict(columns, batch_size=size[:1], device=batch.device)
 
 
-def _columns(data: DataProto) -> dict[str, Any]:
-    return {**(dict(data.batch.items()) if data.batch is not None else {}), **(data.non_tensor_batch or {})}
-
-
-def _is_nested(column: Any) -> bool:
-    return isinstance(column, torch.Tensor) and column.is_nested
+def _leading_shapes(columns: Mapping[str, Any], n_axes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for key, column in columns.items():
+        if isinstance(column, TensorDictBase):
+            yield from _leading_shapes(dict(column.items()), n_axes)
+        elif column is not None and not getattr(column, "is_nested", False):
+            yield key, tuple(column.shape[:n_axes])
 
 
 def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -139,13 +140,35 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     columns = list_of_dict_to_dict_of_list([item.non_tensor_batch for item in x])
     metas = [item.meta_info for item in x]
     same = all(values_equal(metas[0], meta) for meta in metas)
-    batch = None
-    if batches:
-        rows = [item.unsqueeze(0) for item in batches]
-        batch = DataProto.concat([DataProto(row) for row in rows]).batch
+    batch = _stack_rows(batches) if batches else None
     return DataProto(
         batch, {key: _column(rows) for key, rows in columns.items()}, dict(metas[0]) if same else merge_meta(metas)
     )
+
+
+def _stack_rows(rows: Sequence[Any]) -> TensorDict:
+    """Stack TensorDicts of single rows; tensors whose sizes differ in one dimension become jagged."""
+    columns: dict[str, Any] = {}
+    for key, values in list_of_dict_to_dict_of_list([dict(row.items()) for row in rows]).items():
+        if all(isinstance(value, torch.Tensor) for value in values):
+            columns[key] = _stack_tensors(key, values)
+        elif all(type(value) is TensorDict for value in values):
+            columns[key] = _stack_rows(values)
+        else:
+            columns[key] = torch.stack(values, dim=0)
+    return TensorDict(columns, batch_size=[len(rows)], device=rows[0].device)
+
+
+def _stack_tensors(key: str, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    shapes = [tuple(row.shape) for row in rows]
+    if len(set(shapes)) == 1:
+        return torch.stack(list(rows))
+    ragged = [dim for dim, sizes in enumerate(zip(*shapes, strict=False)) if len(set(sizes)) > 1]
+    if len({len(shape) for shape in shapes}) > 1 or len(ragged) != 1:
+        raise BatchError(f"rows of {key!r} have shapes {shapes[:8]}: they can be neither stacked nor made jagged")
+    dim = ragged[0]
+    ends = torch.tensor([shape[dim] for shape in shapes], device=rows[0].device).cumsum(0)
+    return from_parts(torch.cat(list(rows), dim=dim), torch.cat([ends.new_zeros(1), ends]), dim + 1)
 
 
 def _column(rows: Sequence[Any]) -> Array:

@@ -19,7 +19,6 @@ from core.data.table import DataProtoItem, Table
 from core.data.tensors import Array, take_tensordict
 from core.errors import BatchError, UnevenSplitError
 
-
 AnyTable = TypeVar("AnyTable", bound=Table)
 
 
