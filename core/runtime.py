@@ -53,6 +53,7 @@ class Runtime:
         self.bus = EventBus()
         self.clock = DriverClock()
         self.step = 0
+        self.plane: object = None
 
     @property
     def cluster(self) -> Cluster:

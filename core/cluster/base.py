@@ -148,6 +148,10 @@ class Cluster(Protocol):
         """Tell whether ``value`` is a reference of this cluster."""
         ...
 
+    def actor_id(self, actor: ActorHandle) -> str:
+        """Return the cluster's own id of a worker process, as text."""
+        ...
+
     def kill(self, actor: ActorHandle) -> None:
         """End a worker process at once; no error when it is gone already."""
         ...

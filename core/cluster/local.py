@@ -82,7 +82,9 @@ class LocalActor:
         self.name = request.name
         self.killed = threading.Event()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._class = pickle.loads(cloudpickle.dumps(request.actor_class))
+        cloudpickle.dumps(request.actor_class)  # What Ray could not send fails here too.
+        # A copy made of these bytes has lost its file name: breakpoint() and tracebacks would show no source.
+        self._class = request.actor_class
         self._env = dict(request.env)
         self._lock = threading.Lock()
         self._current: _Job | None = None
@@ -267,6 +269,10 @@ class LocalCluster:
     def is_ref(self, value: object) -> bool:
         """Tell whether ``value`` is a ``LocalRef``."""
         return isinstance(value, LocalRef)
+
+    def actor_id(self, actor: LocalActor) -> str:
+        """Return the worker's name: there is nothing else."""
+        return actor.name
 
     def kill(self, actor: LocalActor) -> None:
         """End a worker."""

@@ -24,7 +24,7 @@ _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary
 
 
 class RayCluster:
-    """A Ray cluster: the one this process is connected to, the one RAY_ADDRESS names, or one started for this driver."""
+    """A Ray cluster: this process's own connection, the one RAY_ADDRESS names, or one started for this driver."""
 
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
@@ -93,6 +93,7 @@ class RayCluster:
         """Start an actor on its bundle."""
         actor_class = _actor_classes.get(request.actor_class)
         if actor_class is None:
+            _declare_two_returns(request.actor_class)
             actor_class = _actor_classes[request.actor_class] = ray.remote(request.actor_class)
         options: dict[str, Any] = {
             "name": request.name,
@@ -113,7 +114,7 @@ class RayCluster:
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
         try:
-            result, receipt = getattr(actor, method).options(num_returns=2).remote(*args, **kwargs)
+            result, receipt = getattr(actor, method).remote(*args, **kwargs)
         except RayActorError as error:
             raise _translated(error) from None
         return Submitted(result, receipt)
@@ -129,7 +130,8 @@ class RayCluster:
         except GetTimeoutError as error:
             raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
         except (RayTaskError, RayActorError, TaskCancelledError) as error:
-            raise _translated(error) from None
+            told = _translated(error)
+            raise told from told.__cause__
         return values
 
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
@@ -151,6 +153,10 @@ class RayCluster:
     def is_ref(self, value: object) -> bool:
         """Tell whether ``value`` is an ``ObjectRef``."""
         return isinstance(value, ray.ObjectRef)
+
+    def actor_id(self, actor: Any) -> str:
+        """Return Ray's id of the actor."""
+        return str(actor._actor_id.hex())
 
     def kill(self, actor: Any) -> None:
         """Kill an actor without a restart."""
@@ -183,6 +189,17 @@ class RayCluster:
         )
 
 
+def _declare_two_returns(actor_class: type) -> None:
+    """Say once of the shell's methods that they have two returns; saying it at each call is slow."""
+    for name in dir(actor_class):
+        if (
+            name.startswith("_podium_")
+            and callable(method := getattr(actor_class, name))
+            and not isinstance(method, type)
+        ):
+            ray.method(num_returns=2)(method)
+
+
 def _remove(groups: Sequence[PlacementGroup]) -> None:
     for group in groups:
         try:
@@ -191,8 +208,13 @@ def _remove(groups: Sequence[PlacementGroup]) -> None:
             _log.exception("a placement group could not be removed")
 
 
+def _nodes() -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return nodes
+
+
 def _addresses() -> dict[str, str]:
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes()}
 
 
 def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
@@ -203,7 +225,7 @@ def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
         nodes = placement_group_table(group)["bundles_to_node_id"]
         placed.append((_address_key(addresses.get(nodes[0], "")), asked, group, nodes))
     placed.sort(key=lambda item: item[:2])
-    slots = []
+    slots: list[Slot] = []
     for group_index, (_, _, _, nodes) in enumerate(placed):
         for bundle_index in sorted(nodes):
             address = addresses.get(nodes[bundle_index], "")
@@ -220,7 +242,7 @@ def _address_key(address: str) -> tuple[object, ...]:
 def _rooms() -> list[NodeRoom]:
     return [
         NodeRoom(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"]))
-        for node in ray.nodes()
+        for node in _nodes()
         if node["Alive"]
     ]
 

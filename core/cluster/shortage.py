@@ -86,7 +86,9 @@ def _free(room: NodeRoom, reservations: Sequence[Reservation]) -> dict[str, floa
 
 def _capacity(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
     """Count how many bundles fit into what is free."""
-    return max(0, min((int((free.get(name, 0.0) + 1e-9) // amount) for name, amount in bundle.items() if amount), default=0))
+    return max(
+        0, min((int((free.get(name, 0.0) + 1e-9) // amount) for name, amount in bundle.items() if amount), default=0)
+    )
 
 
 def _fits(request: ReserveRequest, free: Mapping[str, Mapping[str, float]]) -> bool:
@@ -113,10 +115,13 @@ def _way_out(request: ReserveRequest, free: Mapping[str, Mapping[str, float]], h
         return "close another pool, wait for it, or ask for fewer processes"
     hint = f"; the roomiest node takes {best}" if best else ""
     return (
-        f"ask for fewer processes per node{hint}, a smaller max_colocate_count (CPUs per bundle), or start Ray with more "
-        f"logical resources: core.init(num_cpus=..., num_gpus=...) or podium run --num-cpus --num-gpus"
+        f"ask for fewer processes per node{hint}, a smaller max_colocate_count (CPUs per bundle), or start Ray with "
+        f"more logical resources: core.init(num_cpus=..., num_gpus=...) or podium run --num-cpus --num-gpus"
     )
 
 
 def _words(amounts: Mapping[str, float]) -> str:
-    return ", ".join(f"{max(amount, 0.0):g} {name}{'s' if name in {'CPU', 'GPU'} and amount != 1 else ''}" for name, amount in amounts.items())
+    return ", ".join(
+        f"{max(amount, 0.0):g} {name}{'s' if name in {'CPU', 'GPU'} and amount != 1 else ''}"
+        for name, amount in amounts.items()
+    )

@@ -49,7 +49,12 @@ class OperationState(Enum):
     @property
     def done(self) -> bool:
         """Whether nothing more will happen."""
-        return self in {OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED, OperationState.EXPIRED}
+        return self in {
+            OperationState.SUCCEEDED,
+            OperationState.FAILED,
+            OperationState.CANCELLED,
+            OperationState.EXPIRED,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ class RankArguments:
 class Deal:
     """The arguments of every rank that executes.
 
-    ``common`` says that all got the same, so that it need be serialised only once. ``rows`` are the rows of the caller's
-    batch; ``padded`` says that results may hold padding rows.
+    ``common`` says that all got the same, so that it need be serialised only once. ``rows`` are the rows of the
+    caller's batch; ``padded`` says that results may hold padding rows.
     """
 
     ranks: tuple[RankArguments, ...]
@@ -173,9 +173,7 @@ def deal_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, meth
     first = next(iter(shares.values()), None)
     rank_shares: Sequence[Share | None] = first if first is not None else [None] * world_size
     padded = any(share is not None and share.n_padding for share in rank_shares) or len(batches) < len(dealt)
-    return Deal(
-        arguments.ranks(columns, rank_shares), rows=sum(share.n_real for share in first or ()), padded=padded
-    )
+    return Deal(arguments.ranks(columns, rank_shares), rows=sum(share.n_real for share in first or ()), padded=padded)
 
 
 def _marked(value: Any, world_size: int, name: str) -> list[Any] | None:

@@ -92,7 +92,9 @@ def _keep(standing: dict[tuple[str, str], Event], event: Event) -> None:
         case GroupCreated():
             standing["group", event.group] = event
         case GroupClosed():
-            for key in [key for key in standing if key[0] in {"group", "worker"} and key[1].split("\0")[0] == event.group]:
+            for key in [
+                key for key in standing if key[0] in {"group", "worker"} and key[1].split("\0")[0] == event.group
+            ]:
                 del standing[key]
         case WorkerStarted():
             standing["worker", f"{event.group}\0{event.rank}"] = event

@@ -1,1 +1,7 @@
+"""Worker groups: a class with its arguments, started on a pool's slots, its methods bound, its calls made."""
 
+from core.group.bind import BoundMethod
+from core.group.class_args import ClassWithInitArgs, RayClassWithInitArgs
+from core.group.worker_group import RayWorkerGroup
+
+__all__ = ["BoundMethod", "ClassWithInitArgs", "RayClassWithInitArgs", "RayWorkerGroup"]

@@ -71,5 +71,7 @@ def _unwrapped(cls: Any) -> tuple[type, dict[str, Any]]:
         raise UsageError(f"a worker group needs a class, plain or wrapped by ray.remote; got {type(cls).__name__}")
     # Ray puts its own subclass around the user's; what the user wrote is the base of it.
     base = getattr(plain, "__ray_actor_class__", plain)
-    options = {name: value for name, value in (getattr(cls, "_default_options", None) or {}).items() if value is not None}
+    options = {
+        name: value for name, value in (getattr(cls, "_default_options", None) or {}).items() if value is not None
+    }
     return base, options

@@ -55,9 +55,10 @@ class CallTracker:
     facts: CallFacts
     clocks: Sequence[ClockAlignment]
     on_drained: Callable[[CallTracker], None]
+    known_dead: set[int]
     phases: Phases = field(default_factory=Phases)
-    deal: Deal | None = None
     bytes_out: int = 0
+    may_hold_padding: bool = False
 
     def __post_init__(self) -> None:
         """Start with every rank out."""
@@ -71,19 +72,33 @@ class CallTracker:
         self._rows_out = 0
         self._error: ErrorFacts | None = None
         self._status = "ok"
-        # The rows are read now: the deal holds the arguments and is let go.
+        self._status_at_end = ""
+        # Counts only: the deal itself holds the arguments and is let go.
         self._rows = self._padding_rows = 0
         self._shard_sizes: tuple[int, ...] = ()
 
     def dealt(self, deal: Deal) -> None:
         """Take note of how the rows were dealt."""
         self._rows, self._padding_rows, self._shard_sizes = deal.rows, deal.padding_rows, deal.shard_sizes
+        self.may_hold_padding = deal.padded
+
+    def dealt_on_arrival(self, receipts: Sequence[Receipt]) -> None:
+        """Take note of rows that came in a future: only the ranks know how many they got."""
+        if not self._shard_sizes and any(receipt.rows_in for receipt in receipts):
+            self._shard_sizes = tuple(receipt.rows_in for receipt in receipts)
+            self._padding_rows = sum(receipt.n_padding for receipt in receipts)
+            self._rows = sum(self._shard_sizes) - self._padding_rows
 
     def submitted(self, rank: int, rows_in: int, bytes_in: int) -> None:
         """Take note that a rank was asked; before its answer can come."""
         with self._lock:
             self._submitted[rank] = _RankFacts(self.runtime.clock.now_ns(), rows_in, bytes_in)
             self._out.add(rank)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the call is known to have failed."""
+        return self._status_at_end not in {"", "ok"} or self._error is not None
 
     def sealed(self) -> None:
         """Say that no more ranks will be asked."""
@@ -101,8 +116,9 @@ class CallTracker:
         """Take a rank's receipt, or the error in its place; called on the cluster's thread."""
         ready_ns = self.runtime.clock.now_ns()
         asked = self._submitted[rank]
-        started, finished, error_ns = self._times(rank, asked.submitted_ns, outcome, ready_ns)
-        receipt = outcome.value if isinstance(outcome.value, Receipt) else None
+        receipt = None if outcome.error is not None else Receipt.unpack(outcome.value)
+        source = receipt if receipt is not None else outcome.error
+        started, finished, error_ns = self._times(rank, asked.submitted_ns, source, ready_ns)
         status = _status(outcome.error)
         with self._lock:
             self._out.discard(rank)
@@ -128,14 +144,14 @@ class CallTracker:
                 bytes_out=receipt.bytes_out if receipt is not None else 0,
             )
         )
-        if isinstance(outcome.error, WorkerDiedError):
+        if isinstance(outcome.error, WorkerDiedError) and rank not in self.known_dead:
+            self.known_dead.add(rank)
             self._emit_death(rank, outcome.error)
         self._check()
 
     def _times(
-        self, rank: int, submitted_ns: int, outcome: Outcome, ready_ns: int
+        self, rank: int, submitted_ns: int, source: Receipt | BaseException | None, ready_ns: int
     ) -> tuple[int | None, int | None, int]:
-        source = outcome.value if isinstance(outcome.value, Receipt) else outcome.error
         if not isinstance(source, (Receipt, WorkerMethodError)) or not source.started_ns:
             return None, None, 0
         clock = self.clocks[rank]
@@ -198,6 +214,7 @@ class CallTracker:
             if self._finished:
                 return
             self._finished = True
+            self._status_at_end = status
         phases = self.phases
         self.runtime.bus.emit(
             CallFinished(

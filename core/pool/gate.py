@@ -129,6 +129,12 @@ class Gate:
             self._changed.notify_all()
         self._on_move(PoolState.ACTIVE, "")
 
+    def await_change(self, state: PoolState, timeout_s: float) -> PoolState:
+        """Wait while the pool is in ``state``, at most ``timeout_s``; return what it is then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state is not state, timeout=timeout_s)
+            return self._state
+
     def end(self, state: PoolState, reason: str = "") -> bool:
         """Close or fail the pool; calls that wait get an error. Returns False when it was over already."""
         with self._changed:
@@ -142,4 +148,6 @@ class Gate:
 
     def _require(self, wanted: PoolState, verb: str) -> None:
         if wanted not in LEGAL_MOVES[self._state]:
-            raise StateError(f"pool {self._pool} is {self._state.value}, it cannot be {verb} now", state=self._state.value)
+            raise StateError(
+                f"pool {self._pool} is {self._state.value}, it cannot be {verb} now", state=self._state.value
+            )

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from core import runtime as runtimes
-from core.cluster import Cluster, Placement, ReserveRequest
+from core.cluster import Placement, ReserveRequest
 from core.errors import PlacementError, PoolClosedError, PoolSpecError
 from core.events import PoolCreated, PoolStateChanged, SlotFacts
 from core.pool.gate import Gate, PoolState
@@ -127,7 +127,7 @@ class RayResourcePool(ResourcePool):
         self.generation = 1
         self.name = self.runtime.claim_pool_name(name_prefix, self)
         self.gate = Gate(self.name, _Announcer(self.runtime, self.name))
-        self._finalizer: weakref.finalize[[Cluster, Placement], RayResourcePool] | None = None
+        self._finalizer: weakref.finalize[[Placement], RayResourcePool] | None = None
 
     @property
     def name_prefix(self) -> str:
@@ -214,6 +214,18 @@ class RayResourcePool(ResourcePool):
             self._announce(self._placement)
             return self._placement
 
+    @property
+    def placement_now(self) -> Placement:
+        """Return the slots that are reserved.
+
+        Raises:
+            PoolClosedError: There are none: the pool was closed, or never used.
+        """
+        placement = self._placement
+        if placement is None:
+            raise PoolClosedError(f"pool {self.name} has no slots", state=self.gate.state.value)
+        return placement
+
     def _announce(self, placement: Placement) -> None:
         sizes: dict[int, int] = {}
         for slot in placement.slots:
@@ -249,8 +261,8 @@ class RayResourcePool(ResourcePool):
             if len(self._tenants) >= self.max_colocate_count:
                 raise PlacementError(
                     f"pool {self.name} has {len(self._tenants)} groups ({', '.join(self.groups)}) and "
-                    f"max_colocate_count={self.max_colocate_count}: there is no room for {group.name}; close a group or make "
-                    f"the pool with a larger max_colocate_count",
+                    f"max_colocate_count={self.max_colocate_count}: there is no room for {group.name}; close a group "
+                    f"or make the pool with a larger max_colocate_count",
                     pool=self.name,
                 )
             self._tenants[group.name] = group

@@ -79,8 +79,8 @@ def settle_visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
     hip, cuda, rocr = (environ.get(f"{kind}_VISIBLE_DEVICES") for kind in ("HIP", "CUDA", "ROCR"))
     if rocr and (hip or cuda):
         raise UsageError(
-            f"ROCR_VISIBLE_DEVICES={rocr} is set together with HIP_VISIBLE_DEVICES={hip} or CUDA_VISIBLE_DEVICES={cuda}; "
-            f"unset it, Ray sets the others"
+            f"ROCR_VISIBLE_DEVICES={rocr} is set together with HIP_VISIBLE_DEVICES={hip} or "
+            f"CUDA_VISIBLE_DEVICES={cuda}; unset it, Ray sets the others"
         )
     if hip and cuda and hip != cuda:
         raise UsageError(f"HIP_VISIBLE_DEVICES={hip} and CUDA_VISIBLE_DEVICES={cuda} differ; unset one of them")

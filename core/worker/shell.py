@@ -1,8 +1,8 @@
 """The shell around a user's worker inside its process: builds it, runs its methods, and reports times and sizes.
 
 ``shell_class(Rollout)`` is a subclass of ``Rollout`` of the same name, so that the actor is still a ``Rollout`` whose
-methods anybody with its handle can call. Building is a call of its own and not the actor's constructor: all processes of
-a group start side by side, and a constructor that raises is an answer with a traceback, not a dead process.
+methods anybody with its handle can call. Building is a call of its own and not the actor's constructor: all processes
+of a group start side by side, and a constructor that raises is an answer with a traceback, not a dead process.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import json
 import os
 import pickle
 import time
@@ -39,17 +40,26 @@ from core.worker.ports import hold_port
 class Header(NamedTuple):
     """What a rank is asked to do, in front of the arguments.
 
-    ``share`` is ``(n_real, n_padding)`` of the rows dealt to it, None when none were or when they come in a future.
+    It travels as bytes, which Ray sends as they are. ``n_real`` and ``n_padding`` count the rows dealt
+    to the rank; ``n_real`` is -1 when none were, or when they come in a future.
     ``trims`` says which results may hold padding rows: "rows" (any value with rows), "batches" (only batches: the mode
     returns values by rank), or "" (no rows are dealt).
     """
 
-    group: str
-    rank: int
     method: str
-    share: tuple[int, int] | None
+    n_real: int
+    n_padding: int
     materialize: bool
     trims: str
+
+    def pack(self) -> bytes:
+        """Return the fields as bytes."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Header:
+        """Return the header that ``pack`` made bytes of."""
+        return cls(*json.loads(packed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +77,12 @@ class ActorShell:
 
     _podium_class: type
     _podium_port: socket | None = None
+    _podium_place: tuple[str, int] = ("", -1)
 
     def __init__(self) -> None:
         """Do nothing: the user's constructor runs in ``_podium_construct``."""
 
-    def _podium_hold_port(self, candidates: Sequence[int]) -> tuple[int, Receipt]:
+    def _podium_hold_port(self, candidates: Sequence[int]) -> tuple[int, bytes]:
         """Find a port for the group's rendezvous and keep others off it while this worker lives."""
         started_ns = time.monotonic_ns()
         self._podium_port = hold_port(candidates)
@@ -79,7 +90,7 @@ class ActorShell:
 
     def _podium_construct(
         self, group: str, rank: int, variables: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[WorkerIdentity, Receipt]:
+    ) -> tuple[WorkerIdentity, bytes]:
         """Set the environment, then run the user's constructor.
 
         Raises:
@@ -87,8 +98,10 @@ class ActorShell:
         """
         started_ns = time.monotonic_ns()
         adopt_environ(variables)
+        self._podium_place = group, rank
         try:
-            self._podium_class.__init__(self, *args, **kwargs)
+            construct: Callable[..., None] = self._podium_class.__init__  # type: ignore[misc]
+            construct(self, *args, **kwargs)
         except Exception as error:
             raise WorkerStartError(
                 f"{self._podium_class.__name__} of group {group} could not be built on rank {rank}: "
@@ -101,11 +114,11 @@ class ActorShell:
         identity = WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH)
         return identity, _receipt(started_ns)
 
-    def _podium_ping(self) -> tuple[None, Receipt]:
+    def _podium_ping(self) -> tuple[None, bytes]:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
         return None, _receipt(time.monotonic_ns())
 
-    def _podium_run(self, header: Header, *args: Any, **kwargs: Any) -> tuple[Any, Receipt]:
+    def _podium_run(self, packed: bytes, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
         """Run a method and report on it.
 
         Raises:
@@ -113,6 +126,7 @@ class ActorShell:
             RowIdentityError: It cannot be told which rows of the result are padding.
         """
         started_ns = time.monotonic_ns()
+        header = Header.unpack(packed)
         try:
             work = _Work.prepare(self, header, args, kwargs)
             result = work.method(*work.args, **work.kwargs)
@@ -120,17 +134,18 @@ class ActorShell:
                 result = asyncio.run(_awaited(result))
             return work.reported(result, started_ns)
         except BaseException as error:
-            raise _wrapped(error, header, started_ns) from None
+            raise _wrapped(error, self, header, started_ns) from None
 
 
 class AsyncActorShell(ActorShell):
     """The shell of a class with ``async def`` methods: they run on the actor's own event loop, side by side."""
 
     async def _podium_run(  # type: ignore[override]
-        self, header: Header, *args: Any, **kwargs: Any
-    ) -> tuple[Any, Receipt]:
+        self, packed: bytes, *args: Any, **kwargs: Any
+    ) -> tuple[Any, bytes]:
         """Run a method and report on it; see ``ActorShell``."""
         started_ns = time.monotonic_ns()
+        header = Header.unpack(packed)
         try:
             work = await asyncio.to_thread(_Work.prepare, self, header, args, kwargs)
             result = work.method(*work.args, **work.kwargs)
@@ -138,7 +153,7 @@ class AsyncActorShell(ActorShell):
                 result = await result
             return work.reported(result, started_ns)
         except BaseException as error:
-            raise _wrapped(error, header, started_ns) from None
+            raise _wrapped(error, self, header, started_ns) from None
 
 
 async def _awaited(awaitable: Any) -> Any:
@@ -160,7 +175,7 @@ class _Work:
     @classmethod
     def prepare(cls, worker: object, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Work:
         """Find the method and fetch the futures among the arguments."""
-        n_real, n_padding = header.share or (0, 0)
+        n_real, n_padding = max(header.n_real, 0), header.n_padding
         shares: list[Share] = []
 
         def resolve(value: Any) -> Any:
@@ -173,14 +188,14 @@ class _Work:
 
         resolved_args = tuple(resolve(value) for value in args)
         resolved_kwargs = {name: resolve(value) for name, value in kwargs.items()}
-        if shares and header.share is None:
+        if shares and header.n_real < 0:
             n_real, n_padding = shares[0].n_real, shares[0].n_padding
         # A method may change its batch in place: what is compared later must be what it was given.
         given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if n_padding else ()
         method = getattr(worker, header.method)
         return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding)
 
-    def reported(self, result: Any, started_ns: int) -> tuple[Any, Receipt]:
+    def reported(self, result: Any, started_ns: int) -> tuple[Any, bytes]:
         """Return the result with its receipt."""
         finished_ns = time.monotonic_ns()
         rows_out = row_count(result) if self.header.trims else None
@@ -193,9 +208,10 @@ class _Work:
             rows_in=self.n_real + self.n_padding,
             rows_out=-1 if rows_out is None else rows_out,
             bytes_out=payload_bytes(result),
+            n_padding=self.n_padding,
             keep=keep,
         )
-        return result, receipt
+        return result, receipt.pack()
 
 
 def _kept_aside(value: Any) -> Any:
@@ -203,18 +219,19 @@ def _kept_aside(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)) else value
 
 
-def _receipt(started_ns: int) -> Receipt:
-    return Receipt(started_ns, time.monotonic_ns(), 0, -1, 0)
+def _receipt(started_ns: int) -> bytes:
+    return Receipt(started_ns, time.monotonic_ns(), 0, -1, 0).pack()
 
 
-def _wrapped(error: BaseException, header: Header, started_ns: int) -> BaseException:
+def _wrapped(error: BaseException, worker: ActorShell, header: Header, started_ns: int) -> BaseException:
     """Say where a method raised. Podium's own errors and the ends of a process pass as they are."""
     if isinstance(error, PodiumError) or not isinstance(error, Exception):
         return error
+    group, rank = worker._podium_place
     return WorkerMethodError(
-        f"{header.group}.{header.method} raised {type(error).__name__} on rank {header.rank}: {error}",
-        group=header.group,
-        rank=header.rank,
+        f"{group}.{header.method} raised {type(error).__name__} on rank {rank}: {error}",
+        group=group,
+        rank=rank,
         method=header.method,
         traceback_text=_user_traceback(error),
         cause_type=type(error).__name__,
@@ -225,10 +242,15 @@ def _wrapped(error: BaseException, header: Header, started_ns: int) -> BaseExcep
 
 
 def _user_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's own code on, without the shell's frame."""
-    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-        error = error.with_traceback(error.__traceback__.tb_next)
-    return traceback_text(error)
+    """Return the traceback from the user's own code on: the frames of the shell and of Ray before it say nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return traceback_text(error.with_traceback(trace))
+
+
+def _is_machinery(path: str) -> bool:
+    return path.startswith(PACKAGE_PATH) or f"{os.sep}ray{os.sep}" in path
 
 
 def _picklable(error: BaseException) -> BaseException | None:

@@ -17,8 +17,8 @@ class Worker:
 
     Before the constructor runs, the environment has WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK,
     RAY_LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, WG_PREFIX, WG_BACKEND and the visible devices, so that
-    ``torch.distributed.init_process_group()`` just works there. A worker can also be built outside a group, in a process
-    that has these variables.
+    ``torch.distributed.init_process_group()`` just works there. A worker can also be built outside a group, in a
+    process that has these variables.
     """
 
     def __init__(self, cuda_visible_devices: str | None = None) -> None:

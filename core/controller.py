@@ -1,0 +1,142 @@
+"""The controller: what a driver script holds when it wants to hold something.
+
+A driver need not know of it: pools and groups find the current runtime by themselves. It picks the cluster, marks the
+steps of a run, and is the door for commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from core import runtime as runtimes
+from core.cluster import Ref
+from core.cluster.local import LocalCluster
+from core.control import RuntimeControl
+from core.errors import UsageError
+from core.events import StepFinished, StepStarted
+from core.runtime import Runtime
+
+
+class Step:
+    """One step of a driver: its number, and what it chose to show."""
+
+    def __init__(self, index: int, total: int) -> None:
+        """Begin without metrics."""
+        self.index = index
+        self.total = total
+        self.metrics: dict[str, float] = {}
+
+    def log(self, **metrics: float) -> None:
+        """Show numbers of this step in the record and on the dashboard, such as ``reward=0.4``.
+
+        Raises:
+            UsageError: A value is no number.
+        """
+        for name, value in metrics.items():
+            try:
+                self.metrics[name] = float(value)
+            except (TypeError, ValueError):
+                raise UsageError(f"metric {name} of step {self.index} is no number: {value!r}") from None
+
+
+class Controller:
+    """A runtime with its steps and its door for commands; a context manager that closes what it made."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Take hold of a runtime."""
+        self.runtime = runtime
+        self.plane = control_plane(runtime)
+        self._before: Runtime | None = None
+        self._installed = False
+
+    @classmethod
+    def current(cls) -> Controller:
+        """Return a controller of this process's runtime."""
+        return cls(runtimes.current())
+
+    @classmethod
+    def local(cls, resources: Mapping[str, float] | None = None) -> Controller:
+        """Return a controller whose workers are threads of this process, without Ray; use it in a ``with`` block.
+
+        ``resources`` is what the pretended machine has, such as ``{"CPU": 16, "GPU": 8}``; None means no limit.
+        """
+        return cls(Runtime(lambda: LocalCluster(resources)))
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """Yield ``total`` steps and mark their borders in the record.
+
+        Raises:
+            UsageError: ``total`` is negative.
+        """
+        if total < 0:
+            raise UsageError(f"a run cannot have {total} steps")
+        runtime = self.runtime
+        for index in range(1, total + 1):
+            step = Step(index, total)
+            runtime.step = index
+            runtime.bus.emit(StepStarted(runtime.clock.now_ns(), index, total))
+            try:
+                yield step
+            finally:
+                runtime.bus.emit(StepFinished(runtime.clock.now_ns(), index, tuple(step.metrics.items())))
+                runtime.step = 0
+
+    def __enter__(self) -> Controller:
+        self._before = runtimes.install(self.runtime)
+        self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the pools and let go of the cluster; may be called twice."""
+        self.runtime.close()
+        if self._installed:
+            runtimes.install(self._before)
+            self._installed = False
+
+
+def control_plane(runtime: Runtime) -> RuntimeControl:
+    """Return the one control plane of a runtime."""
+    if not isinstance(runtime.plane, RuntimeControl):
+        runtime.plane = RuntimeControl(runtime)
+    return runtime.plane
+
+
+def steps(total: int) -> Iterator[Step]:
+    """Yield ``total`` steps of the current driver and mark their borders in the record; see ``Controller.steps``."""
+    return Controller.current().steps(total)
+
+
+def init(num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> None:
+    """Say how to start Ray if nobody has by the time a pool needs it.
+
+    ``num_cpus`` and ``num_gpus`` are logical resources: with ``num_gpus=8`` a machine without GPUs takes pools of
+    eight. ``options`` go to ``ray.init``. Nothing happens to a Ray that runs already, or to a cluster that RAY_ADDRESS
+    names.
+
+    Raises:
+        UsageError: The cluster is in use already.
+    """
+    if runtimes.current().connected:
+        raise UsageError("core.init comes too late, the cluster is in use already; call it before the first pool")
+    settings = runtimes.ray_options
+    settings.num_cpus, settings.num_gpus = num_cpus, num_gpus
+    settings.options = dict(options)
+
+
+def get(refs: Ref | Sequence[Ref]) -> Any:
+    """Return the value of a reference, or the values of several, as non-blocking calls return them.
+
+    Raises:
+        WorkerError: A rank failed.
+    """
+    cluster = runtimes.current().cluster
+    if isinstance(refs, (list, tuple)):
+        return cluster.fetch(list(refs))
+    return cluster.fetch([refs])[0]

@@ -1,0 +1,70 @@
+"""Which of a class's methods a group offers, and the callables that stand for them on the group."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from core.dispatch import Registration, registration_of
+from core.errors import RegistrationError
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A registered method of a worker class."""
+
+    name: str
+    registration: Registration
+    function: Callable[..., Any]
+
+
+def registered_methods(user_class: type, taken: Collection[str]) -> tuple[Method, ...]:
+    """Return the registered methods of a class, inherited ones too, by name.
+
+    Raises:
+        RegistrationError: A method would hide one of the names ``taken`` on the group.
+    """
+    methods = []
+    for name in dir(user_class):
+        function = inspect.getattr_static(user_class, name, None)
+        function = getattr(function, "__func__", function)
+        registration = registration_of(function)
+        if registration is None or not callable(function):
+            continue
+        if name in taken:
+            raise RegistrationError(
+                f"{user_class.__name__}.{name} is registered, but every worker group has a {name!r} of its own that it "
+                f"would hide; rename the method"
+            )
+        methods.append(Method(name, registration, function))
+    return tuple(methods)
+
+
+class BoundMethod:
+    """A worker's method on its group: calling it runs the method on the ranks. Its type bears the method's name."""
+
+    def __init__(self, method: Method, call: Callable[[Method, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        """Bind ``method`` to the group that does ``call``."""
+        self.registration = method.registration
+        self._method = method
+        self._call = call
+        self.__name__ = method.name
+        self.__doc__ = method.function.__doc__
+        self.__wrapped__ = method.function
+        signature = inspect.signature(method.function)
+        self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the method on the ranks, as it was registered."""
+        return self._call(self._method, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<bound method {self._method.name} ({self.registration.dispatch_name})>"
+
+
+def bind(method: Method, call: Callable[[Method, tuple[Any, ...], dict[str, Any]], Any]) -> BoundMethod:
+    """Return the callable for a method; code for verl looks at the name of its type."""
+    kind: type[BoundMethod] = type(method.name, (BoundMethod,), {})
+    return kind(method, call)

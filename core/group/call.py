@@ -1,0 +1,319 @@
+"""One call through a group: gate, dispatch, execute, wait, collect, unpad."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.cluster import ActorHandle, Cluster, Outcome, Submitted
+from core.data.batch import payload_bytes
+from core.data.future import DataProtoFuture, without_padding
+from core.data.rows import join, row_count
+from core.data.shares import Receipt, Uneven
+from core.dispatch import Arguments, Call, Deal, Dispatch, Execute, ModeRule, RankArguments, Registration, rule_for
+from core.dispatch.modes import OpenEnum
+from core.errors import WorkerDiedError, WorkerError
+from core.events import CallStarted, Notice
+from core.group.bind import Method
+from core.group.clock import ClockAlignment
+from core.group.track import CallFacts, CallTracker
+from core.pool import Gate
+from core.runtime import Runtime
+from core.worker import Header
+
+_PUT_ONCE_BYTES = 64 * 1024
+"""From this size on an argument of several ranks is stored once and passed by reference."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The workers a call runs on, in rank order, and what stands around them."""
+
+    runtime: Runtime
+    group: str
+    pool: str
+    generation: int
+    gate: Gate
+    actors: tuple[ActorHandle, ...]
+    names: tuple[str, ...]
+    nodes: tuple[str, ...]
+    clocks: tuple[ClockAlignment, ...]
+    uneven: Uneven | None
+    drained: Callable[[CallTracker], None]
+    behind: Callable[[], Sequence[str]]
+    unfinished: dict[int, CallTracker]
+    dead: set[int] = field(default_factory=set)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the cluster the workers are on."""
+        return self.runtime.cluster
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return len(self.actors)
+
+
+def perform(crew: Crew, owner: Any, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Make one call and return what its mode returns.
+
+    ``owner`` is the worker group that functions of a user's mode are handed.
+
+    Raises:
+        UsageError: The arguments cannot be dealt; no rank was asked.
+        WorkerError: A rank failed; the first one that did ends the call.
+        PoolClosedError: The pool is closed.
+    """
+    what = f"{crew.group}.{method.name}"
+    rule = rule_for(Call(what, method.registration, crew.uneven))
+    called_ns = crew.runtime.clock.now_ns()
+    gate_ns = crew.gate.enter()
+    tracker = _started(crew, method, called_ns, gate_ns)
+    try:
+        submitted = _dispatch_and_execute(crew, owner, rule, method, Arguments(args, kwargs), tracker)
+        if not method.registration.blocking:
+            return _later(crew, owner, rule, method, submitted, tracker)
+        result, rows_out, bytes_in = _results(crew, owner, rule, method, submitted, tracker)
+    except BaseException as error:
+        tracker.sealed()
+        told = _placed(crew, method.name, error)
+        tracker.failed(told)
+        if told is error:
+            raise
+        raise told from None
+    tracker.finished(rows_out, bytes_in)
+    return result
+
+
+def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTracker:
+    registration = method.registration
+    ranks = (0,) if registration.rank_zero_only else tuple(range(crew.world_size))
+    call_id = crew.runtime.next_call_id()
+    bus = crew.runtime.bus
+    for text in crew.behind():
+        bus.emit(Notice(called_ns, "warning", f"call {call_id} {crew.group}.{method.name} waits behind {text}"))
+    bus.emit(
+        CallStarted(
+            call_id=call_id,
+            at_ns=called_ns,
+            group=crew.group,
+            pool=crew.pool,
+            generation=crew.generation,
+            method=method.name,
+            dispatch_mode=registration.dispatch_name,
+            execute_mode=Execute.RANK_ZERO.name if registration.rank_zero_only else Execute.ALL.name,
+            blocking=registration.blocking,
+            gate_ns=gate_ns,
+            step=crew.runtime.step,
+        )
+    )
+    facts = CallFacts(call_id, crew.group, method.name, ranks, registration.blocking)
+    tracker = CallTracker(crew.runtime, facts, crew.clocks, crew.drained, crew.dead)
+    crew.unfinished[call_id] = tracker
+    return tracker
+
+
+def _dispatch_and_execute(
+    crew: Crew, owner: Any, rule: ModeRule, method: Method, arguments: Arguments, tracker: CallTracker
+) -> list[Submitted]:
+    began = time.monotonic_ns()
+    try:
+        dealt = rule.deal(owner, arguments)
+        tracker.dealt(dealt)
+        loads = _loads(crew, dealt, tracker)
+    finally:
+        tracker.phases.dispatch_ns = time.monotonic_ns() - began
+    began = time.monotonic_ns()
+    trims = ("rows" if rule.joins_rows else "batches") if rule.rows else ""
+    try:
+        return [_submit(crew, method, rank, load, trims, tracker) for rank, load in loads]
+    finally:
+        tracker.sealed()
+        tracker.phases.execute_ns = time.monotonic_ns() - began
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What one rank is sent, and the bytes of it."""
+
+    arguments: RankArguments
+    n_bytes: int
+
+
+def _loads(crew: Crew, dealt: Deal, tracker: CallTracker) -> list[tuple[int, _Load]]:
+    """Weigh what each rank gets; store once what several ranks get, so that it is serialised once."""
+    ranks = tracker.facts.ranks
+    if not dealt.common:
+        loads = [(rank, _Load(dealt.ranks[rank], _weight(dealt.ranks[rank]))) for rank in ranks]
+        tracker.bytes_out = sum(load.n_bytes for _, load in loads)
+        return loads
+    one = dealt.ranks[0]
+    n_bytes = _weight(one)
+    tracker.bytes_out = n_bytes * len(ranks)
+    if len(ranks) > 1 and n_bytes >= _PUT_ONCE_BYTES:
+        one, n_stored = _stored(crew.cluster, one)
+        tracker.bytes_out -= n_stored * (len(ranks) - 1)
+    return [(rank, _Load(one, n_bytes)) for rank in ranks]
+
+
+def _weight(given: RankArguments) -> int:
+    return payload_bytes(given.args) + payload_bytes(given.kwargs)
+
+
+def _stored(cluster: Cluster, given: RankArguments) -> tuple[RankArguments, int]:
+    """Put the large ones of the arguments into the cluster's store; return what goes out instead, and their bytes."""
+    n_stored = 0
+
+    def stored(value: Any) -> Any:
+        nonlocal n_stored
+        size = payload_bytes(value)
+        if size < _PUT_ONCE_BYTES:
+            return value
+        n_stored += size
+        return cluster.put(value)
+
+    args = tuple(stored(value) for value in given.args)
+    return RankArguments(args, {name: stored(value) for name, value in given.kwargs.items()}, given.share), n_stored
+
+
+def _submit(crew: Crew, method: Method, rank: int, load: _Load, trims: str, tracker: CallTracker) -> Submitted:
+    given = load.arguments
+    share = given.share
+    header = Header(
+        method.name,
+        -1 if share is None else share.n_real,
+        0 if share is None else share.n_padding,
+        method.registration.materialize_futures,
+        trims,
+    )
+    tracker.submitted(rank, 0 if share is None else share.size, load.n_bytes)
+    try:
+        submitted = crew.cluster.submit(crew.actors[rank], "_podium_run", (header.pack(), *given.args), given.kwargs)
+    except BaseException as error:
+        tracker.answered(rank, Outcome(error=error))
+        raise
+    crew.cluster.on_ready(submitted.receipt, _Answer(tracker, rank))
+    return submitted
+
+
+class _Answer:
+    """Passes a rank's receipt on to the call's tracker."""
+
+    __slots__ = ("_rank", "_tracker")
+
+    def __init__(self, tracker: CallTracker, rank: int) -> None:
+        self._tracker = tracker
+        self._rank = rank
+
+    def __call__(self, outcome: Outcome) -> None:
+        self._tracker.answered(self._rank, outcome)
+
+
+def _results(
+    crew: Crew, owner: Any, rule: ModeRule, method: Method, submitted: Sequence[Submitted], tracker: CallTracker
+) -> tuple[Any, int, int]:
+    """Wait, unpad, collect; return the result, its rows, and the bytes that came back."""
+    phases = tracker.phases
+    began = time.monotonic_ns()
+    try:
+        parts = crew.cluster.fetch([one.result for one in submitted])
+        receipts: list[Receipt] = []
+        if tracker.may_hold_padding:
+            receipts = [Receipt.unpack(one) for one in crew.cluster.fetch([one.receipt for one in submitted])]
+            tracker.dealt_on_arrival(receipts)
+    finally:
+        phases.wait_ns = time.monotonic_ns() - began
+    began = time.monotonic_ns()
+    bytes_in = sum(payload_bytes(part) for part in parts)
+    kept = without_padding(parts, receipts)
+    unpadded = time.monotonic_ns()
+    phases.unpad_ns = unpadded - began
+    try:
+        result = kept[0] if method.registration.rank_zero_only else rule.collect(owner, kept)
+    finally:
+        phases.collect_ns = time.monotonic_ns() - unpadded
+    rows_out = (row_count(result) or 0) if rule.joins_rows else 0
+    return result, rows_out, bytes_in
+
+
+def _later(
+    crew: Crew, owner: Any, rule: ModeRule, method: Method, submitted: Sequence[Submitted], tracker: CallTracker
+) -> Any:
+    """Return what stands for the results of a non-blocking call."""
+    refs = [one.result for one in submitted]
+    if method.registration.rank_zero_only:
+        return refs[0]
+    if not rule.joins_rows:
+        return rule.collect(owner, refs)
+    return DataProtoFuture(
+        collect_fn=_Join(f"{crew.group}.{method.name}"),
+        futures=refs,
+        receipts=[one.receipt for one in submitted],
+        padded=tracker.may_hold_padding,
+        resolve=_Resolve(crew, owner, rule, method, tuple(submitted), tracker),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """Joins a future's parts, on the driver or in a worker."""
+
+    what: str
+
+    def __call__(self, parts: Sequence[Any]) -> Any:
+        return join(parts, self.what)
+
+
+@dataclass(eq=False)
+class _Resolve:
+    """Gets a future's value on the driver, and tells the record of the first time."""
+
+    crew: Crew
+    owner: Any
+    rule: ModeRule
+    method: Method
+    submitted: tuple[Submitted, ...]
+    tracker: CallTracker
+    told: bool = False
+
+    def __call__(self) -> Any:
+        at_ns = self.crew.runtime.clock.now_ns()
+        failure: BaseException | None = None
+        try:
+            return _results(self.crew, self.owner, self.rule, self.method, self.submitted, self.tracker)[0]
+        except BaseException as error:
+            failure = _placed(self.crew, self.method.name, error)
+            if failure is error:
+                raise
+            raise failure from None
+        finally:
+            if not self.told:
+                self.told = True
+                self.tracker.awaited(at_ns, failure)
+
+
+def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
+    """Add to a worker's error what only the driver knows: the rank of a dead worker, the node of a rank."""
+    if isinstance(error, WorkerDiedError) and error.rank < 0 and error.worker in crew.names:
+        rank = crew.names.index(error.worker)
+        return WorkerDiedError(
+            f"rank {rank} of {crew.group} (worker {error.worker}, pid {error.pid}, node {crew.nodes[rank]}) died in "
+            f"{method}: {error.message}",
+            group=crew.group,
+            rank=rank,
+            node=crew.nodes[rank],
+            method=method,
+            worker=error.worker,
+            pid=error.pid,
+        )
+    if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < len(crew.nodes):
+        error.node = crew.nodes[error.rank]
+    return error
+
+
+def called_by_name(name: str, execute_mode: OpenEnum, blocking: bool) -> Method:
+    """Return a method that is called by name, registered or not, with ``execute_all``'s convention for lists."""
+    return Method(name, Registration(Dispatch.ALL_TO_ALL, execute_mode, blocking, True, None), called_by_name)

@@ -1,0 +1,189 @@
+"""Bringing a group's workers up: all processes at once, a rendezvous held by rank 0, then the constructors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.cluster import ActorHandle, Cluster, Placement, SpawnRequest
+from core.data.shares import Receipt
+from core.errors import CallTimeoutError, VersionSkewError, WorkerDiedError, WorkerStartError
+from core.group.clock import ClockAlignment
+from core.runtime import DriverClock
+from core.version import PACKAGE_PATH, VERSION
+from core.worker import WorkerIdentity, shell_class
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """A group wanted on slots.
+
+    ``prefix`` starts the workers' names; ``gpu_share`` is what one worker takes of its slot's accelerator;
+    ``rendezvous`` is the user's own address and port; ``port_candidates`` are tried by rank 0 otherwise, 0 meaning any.
+    """
+
+    group: str
+    prefix: str
+    user_class: type
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    placement: Placement
+    device: str
+    gpu_share: float
+    options: Mapping[str, Any]
+    worker_env: Mapping[str, str]
+    rendezvous: tuple[str, int] | None
+    port_candidates: Sequence[int]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Workers that are up, in rank order."""
+
+    actors: tuple[ActorHandle, ...]
+    names: tuple[str, ...]
+    identities: tuple[WorkerIdentity, ...]
+    clocks: tuple[ClockAlignment, ...]
+    master_addr: str
+    master_port: int
+
+
+def start_workers(cluster: Cluster, clock: DriverClock, request: StartRequest) -> Started:
+    """Start the workers of a group; when one fails, all are gone again.
+
+    Raises:
+        WorkerStartError: A constructor raised or a process ended; the message has the rank, the error its traceback.
+        CallTimeoutError: They were not up after ``timeout_s``.
+        VersionSkewError: A worker runs another Podium than the driver.
+    """
+    deadline = time.monotonic() + request.timeout_s
+    names = tuple(
+        f"{request.prefix}{request.user_class.__name__}_{slot.node_index}:{slot.local_index}"
+        for slot in request.placement.slots
+    )
+    actors: list[ActorHandle] = []
+    try:
+        actor_class = shell_class(request.user_class)
+        for slot, name in zip(request.placement.slots, names, strict=True):
+            actors.append(
+                cluster.spawn(
+                    SpawnRequest(
+                        actor_class=actor_class,
+                        name=name,
+                        placement=request.placement,
+                        slot=slot,
+                        num_cpus=1.0,
+                        num_gpus=request.gpu_share,
+                        device=request.device,
+                        env=request.worker_env,
+                        options=request.options,
+                    )
+                )
+            )
+        address, port = request.rendezvous or _rendezvous(cluster, actors[0], request, deadline)
+        identities = _construct(cluster, actors, request, (address, port), deadline)
+        _check_versions(identities, names)
+        clocks = _align_clocks(cluster, clock, actors, deadline)
+    except BaseException as error:
+        for actor in actors:
+            cluster.kill(actor)
+        raise _explained(error, request, names) from None
+    return Started(tuple(actors), names, identities, clocks, address, port)
+
+
+def _rendezvous(cluster: Cluster, first: ActorHandle, request: StartRequest, deadline: float) -> tuple[str, int]:
+    """Let rank 0 hold a port on its node."""
+    held = cluster.submit(first, "_podium_hold_port", (list(request.port_candidates),), {})
+    (port,) = cluster.fetch([held.result], _left_s(deadline))
+    return request.placement.slots[0].node, port
+
+
+def _construct(
+    cluster: Cluster,
+    actors: Sequence[ActorHandle],
+    request: StartRequest,
+    rendezvous: tuple[str, int],
+    deadline: float,
+) -> tuple[WorkerIdentity, ...]:
+    slots = request.placement.slots
+    n_on_node = {index: sum(s.node_index == index for s in slots) for index in {s.node_index for s in slots}}
+    submitted = [
+        cluster.submit(
+            actor,
+            "_podium_construct",
+            (
+                request.group,
+                rank,
+                {
+                    "WORLD_SIZE": str(len(slots)),
+                    "RANK": str(rank),
+                    "LOCAL_WORLD_SIZE": str(n_on_node[slot.node_index]),
+                    "LOCAL_RANK": str(slot.local_index),
+                    "RAY_LOCAL_WORLD_SIZE": str(n_on_node[slot.node_index]),
+                    "MASTER_ADDR": rendezvous[0],
+                    "MASTER_PORT": str(rendezvous[1]),
+                    "WG_PREFIX": request.prefix,
+                    "WG_BACKEND": "ray",
+                },
+                request.args,
+                request.kwargs,
+            ),
+            {},
+        )
+        for rank, (actor, slot) in enumerate(zip(actors, slots, strict=True))
+    ]
+    return tuple(cluster.fetch([one.result for one in submitted], _left_s(deadline)))
+
+
+def _align_clocks(
+    cluster: Cluster, clock: DriverClock, actors: Sequence[ActorHandle], deadline: float
+) -> tuple[ClockAlignment, ...]:
+    """Learn each worker's clock from two quick round trips, one worker at a time, so that none waits for another."""
+    clocks = tuple(ClockAlignment() for _ in actors)
+    for _ in range(2):
+        for actor, alignment in zip(actors, clocks, strict=True):
+            submitted_ns = clock.now_ns()
+            pinged = cluster.submit(actor, "_podium_ping", (), {})
+            receipt = Receipt.unpack(cluster.fetch([pinged.receipt], _left_s(deadline))[0])
+            alignment.learn(submitted_ns, receipt.started_ns, receipt.finished_ns, clock.now_ns())
+    return clocks
+
+
+def _check_versions(identities: Sequence[WorkerIdentity], names: Sequence[str]) -> None:
+    for identity, name in zip(identities, names, strict=True):
+        if (identity.version, identity.path) != (VERSION, PACKAGE_PATH):
+            driver, worker = f"{VERSION} in {PACKAGE_PATH}", f"{identity.version} in {identity.path}"
+            raise VersionSkewError(
+                f"worker {name} runs Podium {worker}, the driver {driver}; install the same one on every node, and "
+                f"keep no other folder named core on its path",
+                driver=driver,
+                worker=worker,
+            )
+
+
+def _left_s(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _explained(error: BaseException, request: StartRequest, names: Sequence[str]) -> BaseException:
+    if isinstance(error, WorkerDiedError):
+        rank = names.index(error.worker) if error.worker in names else -1
+        return WorkerStartError(
+            f"worker {error.worker or '?'} (rank {rank}) of group {request.group} ended before it was built: {error}",
+            group=request.group,
+            rank=rank,
+            node=error.node,
+            method="__init__",
+        )
+    if isinstance(error, TimeoutError) and not isinstance(error, CallTimeoutError):
+        return CallTimeoutError(
+            f"the {len(names)} workers of group {request.group} were not up after {request.timeout_s:g} s; a "
+            f"constructor may be waiting for a rank that does not come",
+            group=request.group,
+            method="__init__",
+            timeout_s=request.timeout_s,
+        )
+    return error

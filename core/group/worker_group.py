@@ -1,0 +1,357 @@
+"""``RayWorkerGroup``: workers on the slots of a pool, led as one."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from core.cluster import ActorHandle, Cluster
+from core.data.shares import Uneven
+from core.dispatch import Execute
+from core.dispatch.register import as_uneven
+from core.errors import PoolClosedError, UsageError
+from core.events import GroupClosed, GroupCreated, MethodFacts, WorkerEnded, WorkerStarted
+from core.group.bind import Method, bind, registered_methods
+from core.group.call import Crew, called_by_name, perform
+from core.group.class_args import RayClassWithInitArgs
+from core.group.start import Started, StartRequest, start_workers
+from core.group.track import CallTracker
+from core.pool import RayResourcePool, device_resource
+from core.runtime import Runtime
+from core.worker import PROTECTED_VARIABLES
+
+
+class RayWorkerGroup:
+    """One worker per slot of a pool. Its registered methods are the group's own: calling one runs it on the ranks.
+
+    ``close``, leaving a ``with`` block, or dropping the last reference ends the workers.
+    """
+
+    def __init__(
+        self,
+        resource_pool: RayResourcePool | Sequence[int] | None = None,
+        ray_cls_with_init: RayClassWithInitArgs | None = None,
+        bin_pack: bool = True,
+        name_prefix: str | None = None,
+        *,
+        device_name: str = "cuda",
+        use_gpu: bool | None = None,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        master_port_range: Sequence[int] | None = None,
+        worker_env: Mapping[str, str] | None = None,
+        ray_wait_register_center_timeout: float = 300.0,
+        uneven: str | Uneven | None = None,
+    ) -> None:
+        """Start the workers and wait until all are up.
+
+        Args:
+            resource_pool: The pool, or a plain list of processes per node such as ``[4]``.
+            ray_cls_with_init: The worker class with its constructor's arguments.
+            bin_pack: Whether the processes of a node's list entry must be on one node.
+            name_prefix: The group's name in the record; it also starts the workers' names on the cluster.
+            device_name: "cuda", "npu" or "cpu".
+            use_gpu: Whether a worker takes a share of its slot's accelerator; as the pool has it when not given.
+            master_addr: With ``master_port``: a rendezvous of your own instead of one found on rank 0's node.
+            master_port: See ``master_addr``.
+            master_port_range: ``(first, end)`` of the ports that rank 0 tries.
+            worker_env: Variables for the workers' processes, there before anything is imported.
+            ray_wait_register_center_timeout: Seconds to wait for the workers.
+            uneven: What to do with rows that do not divide, for methods that do not say: "error", "pad" or "split".
+
+        Raises:
+            UsageError: An argument makes no sense; nothing was started.
+            PlacementError: The pool does not fit on the cluster, or has no room for one more group.
+            WorkerStartError: A worker did not come up; those that did are gone again.
+        """
+        if ray_cls_with_init is None or resource_pool is None:
+            raise UsageError("RayWorkerGroup needs a resource pool and a RayClassWithInitArgs")
+        rendezvous = _rendezvous(master_addr, master_port)
+        environment = _checked_environment(worker_env or {})
+        self._class_args = ray_cls_with_init
+        methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
+        self._uneven = None if uneven is None else as_uneven(uneven)
+        self._owns_pool = not isinstance(resource_pool, RayResourcePool)
+        self._pool = (
+            resource_pool
+            if isinstance(resource_pool, RayResourcePool)
+            else RayResourcePool(
+                list(resource_pool), use_gpu=use_gpu is not False and bool(device_resource(device_name))
+            )
+        )
+        self._runtime: Runtime = self._pool.runtime
+        user_class = ray_cls_with_init.user_class
+        self.name = self._runtime.claim_group_name((name_prefix or user_class.__name__).rstrip("_"))
+        self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
+        self._lock = threading.Lock()
+        self._unfinished: dict[int, CallTracker] = {}
+        try:
+            started = self._start(
+                bin_pack,
+                device_name,
+                use_gpu,
+                rendezvous,
+                master_port_range,
+                environment,
+                ray_wait_register_center_timeout,
+            )
+        except BaseException:
+            if self._owns_pool:
+                self._pool.close()
+            raise
+        self._bind(started, methods)
+
+    def _start(
+        self,
+        bin_pack: bool,
+        device_name: str,
+        use_gpu: bool | None,
+        rendezvous: tuple[str, int] | None,
+        master_port_range: Sequence[int] | None,
+        worker_env: Mapping[str, str],
+        timeout_s: float,
+    ) -> Started:
+        pool = self._pool
+        placement = pool.placement("STRICT_PACK" if bin_pack else "PACK", device_name)
+        pool.admit(self)
+        device = device_resource(device_name)
+        takes_gpu = bool(device) and (pool.use_gpu if use_gpu is None else use_gpu)
+        request = StartRequest(
+            group=self.name,
+            prefix=self.name_prefix,
+            user_class=self._class_args.user_class,
+            args=self._class_args.args,
+            kwargs=self._class_args.kwargs,
+            placement=placement,
+            device=device or "GPU",
+            gpu_share=1.0 / pool.max_colocate_count if takes_gpu else 0.0,
+            options=self._class_args.spawn_options(),
+            worker_env=worker_env,
+            rendezvous=rendezvous,
+            port_candidates=range(*master_port_range) if master_port_range is not None else (0,),
+            timeout_s=timeout_s,
+        )
+        try:
+            return start_workers(self._runtime.cluster, self._runtime.clock, request)
+        except BaseException:
+            pool.dismiss(self.name)
+            raise
+
+    def _bind(self, started: Started, methods: Sequence[Method]) -> None:
+        pool = self._pool
+        placement = pool.placement_now
+        self._crew: Crew | None = Crew(
+            runtime=self._runtime,
+            group=self.name,
+            pool=pool.name,
+            generation=pool.generation,
+            gate=pool.gate,
+            actors=started.actors,
+            names=started.names,
+            nodes=tuple(slot.node for slot in placement.slots),
+            clocks=started.clocks,
+            uneven=self._uneven,
+            drained=_Drained(self._unfinished, self._lock, pool.gate),
+            behind=_Behind(self._unfinished, self._lock),
+            unfinished=self._unfinished,
+        )
+        self._world_size = len(started.actors)
+        self.master_address = started.master_addr
+        self.master_port = str(started.master_port)
+        self._announce(started, methods)
+        self._finalizer = weakref.finalize(
+            self, _let_go, self._runtime, self._runtime.cluster, self.name, pool.name, started.actors, self._crew.dead
+        )
+        for method in methods:
+            setattr(self, method.name, bind(method, self._perform))
+
+    def _announce(self, started: Started, methods: Sequence[Method]) -> None:
+        bus, clock, pool = self._runtime.bus, self._runtime.clock, self._pool
+        user_class = self._class_args.user_class
+        bus.emit(
+            GroupCreated(
+                at_ns=clock.now_ns(),
+                group=self.name,
+                pool=pool.name,
+                worker_class=f"{user_class.__module__}.{user_class.__qualname__}",
+                world_size=len(started.actors),
+                methods=tuple(
+                    MethodFacts(
+                        method.name,
+                        method.registration.dispatch_name,
+                        Execute.RANK_ZERO.name if method.registration.rank_zero_only else Execute.ALL.name,
+                        method.registration.blocking,
+                    )
+                    for method in methods
+                ),
+            )
+        )
+        for slot, name, identity, actor in zip(
+            pool.placement_now.slots, started.names, started.identities, started.actors, strict=True
+        ):
+            bus.emit(
+                WorkerStarted(
+                    at_ns=clock.now_ns(),
+                    group=self.name,
+                    pool=pool.name,
+                    rank=slot.index,
+                    local_rank=slot.local_index,
+                    name=name,
+                    pid=identity.pid,
+                    node=slot.node,
+                    actor_id=self._runtime.cluster.actor_id(actor),
+                    devices=identity.devices,
+                )
+            )
+
+    def _perform(self, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        crew = self._crew
+        if crew is None:
+            raise PoolClosedError(f"group {self.name} is closed, {method.name} cannot be called", state="closed")
+        return perform(crew, self, method, args, kwargs)
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return self._world_size
+
+    @property
+    def resource_pool(self) -> RayResourcePool:
+        """Return the pool the workers are on."""
+        return self._pool
+
+    @property
+    def workers(self) -> list[ActorHandle]:
+        """Return the cluster's handles of the workers, in rank order."""
+        return list(self._crew.actors) if self._crew is not None else []
+
+    @property
+    def worker_names(self) -> list[str]:
+        """Return the workers' names on the cluster, in rank order."""
+        return list(self._crew.names) if self._crew is not None else []
+
+    def execute_all(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method on every rank and return one reference per rank; see ``execute_all_async``."""
+        return self.execute_all_async(method_name, *args, **kwargs)
+
+    def execute_all_async(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method on every rank and return one reference per rank.
+
+        When every argument is a list of ``world_size`` items, item ``i`` goes to rank ``i``, else all go to all.
+        """
+        return self._perform(called_by_name(method_name, Execute.ALL, blocking=False), args, kwargs)
+
+    def execute_all_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method on every rank and return the values by rank; lists as in ``execute_all_async``."""
+        return self._perform(called_by_name(method_name, Execute.ALL, blocking=True), args, kwargs)
+
+    def execute_rank_zero(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method on rank 0 and return a reference."""
+        return self.execute_rank_zero_async(method_name, *args, **kwargs)
+
+    def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method on rank 0 and return a reference."""
+        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, blocking=False), args, kwargs)
+
+    def execute_rank_zero_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method on rank 0 and return its value."""
+        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, blocking=True), args, kwargs)
+
+    def close(self) -> None:
+        """End the workers; may be called twice. A pool made for this group alone is closed too."""
+        if self._crew is None:
+            return
+        self._crew = None
+        self._finalizer()
+        self._pool.dismiss(self.name)
+        if self._owns_pool:
+            self._pool.close()
+
+    def __enter__(self) -> RayWorkerGroup:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Tell type checkers that a group has its class's registered methods."""
+
+
+class _Drained:
+    """Called when a call has no rank out any more: lets the pool's gate know. Holds no group."""
+
+    def __init__(self, unfinished: dict[int, CallTracker], lock: threading.Lock, gate: Any) -> None:
+        self._unfinished, self._lock, self._gate = unfinished, lock, gate
+
+    def __call__(self, tracker: CallTracker) -> None:
+        with self._lock:
+            self._unfinished.pop(tracker.facts.call_id, None)
+        self._gate.leave()
+
+
+class _Behind:
+    """Says which ranks still work on calls that the driver has seen fail: the next call waits for them."""
+
+    def __init__(self, unfinished: dict[int, CallTracker], lock: threading.Lock) -> None:
+        self._unfinished, self._lock = unfinished, lock
+
+    def __call__(self) -> list[str]:
+        with self._lock:
+            trackers = [tracker for tracker in self._unfinished.values() if tracker.has_failed]
+        return [
+            f"{'rank' if len(tracker.out) == 1 else 'ranks'} {', '.join(map(str, tracker.out))}, still in call "
+            f"{tracker.facts.call_id} {tracker.facts.method} which failed"
+            for tracker in trackers
+            if tracker.out
+        ]
+
+
+def _let_go(
+    runtime: Runtime, cluster: Cluster, group: str, pool: str, actors: Sequence[ActorHandle], dead: set[int]
+) -> None:
+    """End a group's workers and say so; runs on close, when the group is collected, or at the driver's exit."""
+    for actor in actors:
+        cluster.kill(actor)
+    now_ns = runtime.clock.now_ns()
+    for rank in range(len(actors)):
+        if rank not in dead:
+            runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason="the group was closed"))
+    runtime.bus.emit(GroupClosed(now_ns, group, pool))
+
+
+def _rendezvous(master_addr: str | None, master_port: int | str | None) -> tuple[str, int] | None:
+    if master_addr is None and master_port is None:
+        return None
+    if master_addr is None or master_port is None:
+        raise UsageError(
+            f"master_addr={master_addr!r} and master_port={master_port!r} belong together: give both or none"
+        )
+    try:
+        return master_addr, int(master_port)
+    except ValueError:
+        raise UsageError(f"master_port={master_port!r} is no number") from None
+
+
+def _checked_environment(worker_env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in worker_env.items():
+        if name in PROTECTED_VARIABLES:
+            raise UsageError(f"worker_env must not set {name}: every worker is given its own; take it out")
+        if not isinstance(value, str):
+            raise UsageError(f"worker_env[{name!r}] must be a string, got {type(value).__name__}")
+    return dict(worker_env)
+
+
+_TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {
+    "name",
+    "name_prefix",
+    "master_address",
+    "master_port",
+}
