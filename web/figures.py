@@ -70,7 +70,6 @@ LIGHT = Theme(
         "#7a7416",
         "#5546a8",
         "#c2446a",
-        "#64748b",
         "#8c5a35",
     ),
     phases=(
@@ -104,7 +103,6 @@ DARK = Theme(
         "#c9c152",
         "#9a8df0",
         "#f28aa6",
-        "#9fb0c7",
         "#c99a72",
     ),
     phases=(
@@ -164,12 +162,15 @@ def timeline_spec(theme: Theme) -> Spec:
                 "tickmode": "array",
                 "fixedrange": True,
                 "automargin": False,
-                "ticks": "",
+                "ticks": "outside",
+                "ticklen": 7,
+                "tickcolor": "rgba(0,0,0,0)",
             },
         },
         "traces": {
             "step": {**_bars(0.62), "marker": {"color": theme.stripe, "line": {"width": 0}}, **_text(theme.muted)},
-            "phase": {**_bars(0.72), "marker": {"line": {"width": 0}, "pattern": _pattern(theme, 0.4, 6)}},
+            "phase": {**_bars(0.72), "marker": {"line": {"width": 0}}, **_text(_darker(theme))},
+            "hatched_phase": {**_bars(0.72), "marker": _hatched(theme, 6)},
             "queued": {
                 **_bars(0.16),
                 "hoverinfo": "skip",
@@ -177,9 +178,10 @@ def timeline_spec(theme: Theme) -> Spec:
             },
             "span": {
                 **_bars(0.78),
-                "marker": {"line": {"width": 0.5, "color": theme.surface}, "pattern": _pattern(theme, 0.4, 7)},
+                "marker": {"line": {"width": 0.5, "color": theme.surface}},
                 **_text(theme.surface),
             },
+            "hatched_span": {**_bars(0.78), "marker": _hatched(theme, 7)},
             "selected": {
                 **_bars(0.94),
                 "hoverinfo": "skip",
@@ -188,7 +190,6 @@ def timeline_spec(theme: Theme) -> Spec:
             "marker": {
                 "type": "scatter",
                 "mode": "markers",
-                "cliponaxis": False,
                 "marker": {"size": 9, "line": {"width": 1, "color": theme.surface}},
                 "hoverinfo": "none",
             },
@@ -299,8 +300,18 @@ def _text(colour: str) -> Spec:
     }
 
 
-def _pattern(theme: Theme, solidity: float, size: int) -> Spec:
-    return {"shape": "", "fgcolor": theme.surface, "solidity": solidity, "size": size, "fillmode": "overlay"}
+def _hatched(theme: Theme, size: int) -> Spec:
+    """Return a marker whose bars have each a pattern, its lines and its ground (``shape``, ``fgcolor``, ``bgcolor``).
+
+    Its own colour must stay a single one: given one per bar, plotly leaves the pattern's ground out.
+    """
+    pattern = {"solidity": 0.4, "size": size, "fillmode": "replace"}
+    return {"color": theme.muted, "line": {"width": 0}, "pattern": pattern}
+
+
+def _darker(theme: Theme) -> str:
+    """Return the theme's dark colour, which is legible on the middle grey of waiting."""
+    return theme.ink if theme is LIGHT else theme.surface
 
 
 def _classes(colours: tuple[str, ...]) -> list[list[object]]:

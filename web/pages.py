@@ -32,8 +32,8 @@ class Frame:
     """What a page must know besides the run.
 
     ``page`` is overview, timeline, call, calls or problem; ``params`` are the URL's query. ``live`` says that the run
-    is still going on and ``/api/v1/stream`` speaks; ``controllable`` that this reader may pause and resume, with ``csrf``
-    as proof; else ``control_hint`` says which flag turns control on. ``asset_version`` changes with the static files.
+    is still going on and ``/api/v1/stream`` speaks; ``controllable`` that this reader may pause and resume, with
+    ``csrf`` as proof; else ``control_hint`` says which flag turns control on. ``asset_version`` changes with the files.
     ``root`` is the path the app is mounted at, without a slash at its end.
     """
 

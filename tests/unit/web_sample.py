@@ -1,7 +1,7 @@
 """A made-up run for the tests of the pages: two pools, three groups, eight ranks, the same on every day.
 
-``SampleRun`` answers as the store's reader does, of the run as it stood at ``now_ms``: what has not begun by then is not
-there, and what has not ended is still running.
+``SampleRun`` answers as the store's reader does, of the run as it stood at ``now_ms``: what has not begun by then is
+not there, and what has not ended is still running.
 """
 
 from __future__ import annotations
@@ -297,12 +297,12 @@ class SampleRun:
             Happening(1, 210.0, "info", "pool_ready", "pool train: 2 processes on node-0"),
             Happening(2, 480.0, "info", "pool_ready", "pool generation: 2 processes each on node-0, node-1"),
             Happening(3, 1900.0, "info", "group_ready", "group rollout: 4 workers"),
-            Happening(4, 88_400.0, "info", "pool_state", "pool train: active → paused, asked by reader@browser"),
-            Happening(5, 90_300.0, "info", "pool_state", "pool train: paused → active, asked by reader@browser"),
+            Happening(4, 104_050.0, "info", "pool_state", "pool train: active → paused, asked by reader@browser"),
+            Happening(5, 105_900.0, "info", "pool_state", "pool train: paused → active, asked by reader@browser"),
             Happening(
-                6, 107_400.0, "error", "call_failed", f"call 187 on rollout · rank 3: {EVIL if self._evil else 'OOM'}"
+                6, 132_560.0, "error", "call_failed", f"call 187 on rollout · rank 3: {EVIL if self._evil else 'OOM'}"
             ),
-            Happening(7, 124_000.0, "warning", "stall", "call 221 has run 3.1 s; rank 3 has not answered"),
+            Happening(7, 154_000.0, "warning", "stall", "call 221 has run 3.1 s; rank 3 has not answered"),
         ]
         return [one for one in found if one.at_ms <= self._now_ms()]
 
@@ -446,7 +446,7 @@ class SampleRun:
             next_id=same[at + 1] if at + 1 < len(same) else None,
             error_type="torch.OutOfMemoryError" if call.error else "",
             error_message=call.error,
-            error_traceback=f'Traceback (most recent call last):\n  File "rollout.py", line 88, in generate\n    {call.error}'
+            error_traceback=f'Traceback (most recent call last):\n  File "rollout.py", line 88\n{call.error}'
             if call.error
             else "",
             error_rank=3 if call.error else -1,

@@ -4,7 +4,9 @@ import { colours, copy, draw, label, spec } from "./plot.js";
 
 const MAX_METRICS = 6;
 const GAP_X = 0.07;
-const GAP_Y = 0.26;
+const ROW_PX = 156;
+const GAP_PX = 62;
+const MARGIN_PX = 50;
 
 function seriesOf(steps) {
   const series = new Map();
@@ -25,15 +27,17 @@ export function drawMetrics(node, steps) {
   const layout = { ...copy(base.layout), annotations: [] };
   const nColumns = node.clientWidth < 520 ? 1 : Math.min(series.length, series.length === 4 ? 2 : 3);
   const nRows = Math.ceil(series.length / nColumns);
-  node.style.height = `${nColumns === 1 ? 150 * nRows : Math.max(232, 150 * nRows)}px`;
+  const heightPx = nRows === 1 ? 232 : ROW_PX * nRows;
+  const gapY = GAP_PX / (heightPx - MARGIN_PX);
+  node.style.height = `${heightPx}px`;
   const traces = series.map(([name, { x, y }], i) => {
     const suffix = i ? String(i + 1) : "";
     const column = i % nColumns;
     const row = Math.floor(i / nColumns);
     const width = (1 - GAP_X * (nColumns - 1)) / nColumns;
-    const height = (1 - GAP_Y * (nRows - 1)) / nRows;
+    const height = (1 - gapY * (nRows - 1)) / nRows;
     const left = column * (width + GAP_X);
-    const top = 1 - row * (height + GAP_Y);
+    const top = 1 - row * (height + gapY);
     layout[`xaxis${suffix}`] = { ...copy(base.xaxis), domain: [left, left + width], anchor: `y${suffix}` };
     layout[`yaxis${suffix}`] = { ...copy(base.yaxis), domain: [Math.max(top - height, 0), top], anchor: `x${suffix}` };
     layout.annotations.push({ ...copy(base.title), text: label(name), x: left, y: top });

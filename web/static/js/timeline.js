@@ -20,6 +20,7 @@ const PAN = 0.25;
 const MINIMAP_MS = 5000;
 const NARROW_PX = 560;
 const NARROW_LANES = 12;
+const AROUND_PX = 310;
 
 const figure = $("#timeline");
 const card = $(".timeline-card");
@@ -37,7 +38,6 @@ let minimapAt = 0;
 window.podium = { timeline: { view, get data() { return data; }, get figure() { return shown; }, draws: 0 } };
 
 async function load() {
-  if (dragging) return;
   const wanted = view.query(figure.clientWidth);
   const answer = await read("/runs/current/timeline", wanted);
   data = answer;
@@ -50,7 +50,7 @@ async function load() {
   }
 }
 
-const plan = follow(load, () => isLive() && view.last !== null);
+const plan = follow(load, () => isLive() && view.last !== null && !dragging);
 stream.addEventListener("tick", ({ detail }) => detail.until_ms && isLive() && view.slide(detail.until_ms));
 
 /** The window was moved by hand: it stands still from now on, and is asked for at once. */
@@ -99,7 +99,8 @@ function paint() {
   if (view.asTable) $("#timeline-table").replaceChildren(...tableOf(data, rows));
   else {
     const width = card.clientWidth;
-    shown = figureOf({ data, rows, width, selected: view.selected, method: view.method });
+    const height = innerHeight - AROUND_PX;
+    shown = figureOf({ data, rows, width, height, selected: view.selected, method: view.method });
     card.style.setProperty("--lane-px", `${shown.sizes.labelPx}px`);
     draw(figure, shown.traces, shown.layout);
     window.podium.timeline.draws += 1;
@@ -160,9 +161,7 @@ function pointOf(event) {
   const point = event.points?.[0];
   const points = point && shown.points[point.curveNumber];
   if (!points) return null;
-  if (!points.at) return points[point.pointNumber] ?? null;
-  const [row, column] = point.pointNumber;
-  return points.at(row, column);
+  return typeof points === "function" ? points(...point.pointNumber) : points[point.pointNumber] ?? null;
 }
 
 let listening = false;
@@ -174,7 +173,10 @@ function listen() {
     const to = change["xaxis.range[1]"];
     if (from !== undefined) moved(() => view.stand(Number(from), Number(to)));
   });
-  figure.on("plotly_doubleclick", () => moved(() => view.follow("all")));
+  figure.on("plotly_doubleclick", () => {
+    view.follow("all");
+    reload();
+  });
   figure.on("plotly_hover", (event) => {
     const point = pointOf(event);
     if (point) showTip(point, event.event);
@@ -284,7 +286,11 @@ function start() {
   });
   onTheme(() => data && paint());
   onLive((live) => {
-    if (!live) return;
+    if (!live) {
+      if (view.last !== null) view.stand(view.from, view.to);
+      showTools();
+      return;
+    }
     if (view.last === null) view.follow(Math.max(Math.round((view.to - view.from) / 1000), 1));
     plan();
   });
@@ -295,6 +301,7 @@ function start() {
     paint();
   }).observe(card);
   startDrawer(select);
+  if (view.last === null) setLive(false);
   if (view.selected !== null) openDrawer(view.selected);
   reload();
 }

@@ -7,22 +7,23 @@ import { shortText, sizesOf } from "./timeline_rows.js";
 
 const LEAST_PX = 1.4;
 const LEAST_PHASE_PX = 0.7;
+const LEAST_HATCH_PX = 3;
 const MOST_DRIVER_PIECES = 700;
 const LETTER_PX = 6.6;
 const DIMMED = 0.16;
 const TICK_STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 144e5, 288e5, 864e5];
 
 /** Traces and layout of a window, and for each hoverable trace what its points are. */
-export function figureOf({ data, rows, width, selected, method }) {
+export function figureOf({ data, rows, width, height, selected, method }) {
   const base = spec("timeline");
   learn(data.methods, colours().methods.length);
-  const sizes = sizesOf(rows, width);
+  const sizes = sizesOf(rows, width, height);
   const plotPx = Math.max(width - sizes.labelPx - base.layout.margin.r, 50);
   const msPerPx = (data.to_ms - data.from_ms) / plotPx;
   const scene = { data, rows, msPerPx, selected, method, traces: base.traces, rowOf: rowNumbers(rows) };
   const parts = data.mode === "heat"
     ? [steps(scene), heat(scene), markers(scene)]
-    : [steps(scene), driver(scene), queued(scene), spans(scene), chosen(scene), markers(scene)];
+    : [steps(scene), ...driver(scene), queued(scene), ...spans(scene), chosen(scene), markers(scene)];
   return {
     traces: parts.map((part) => part.trace),
     points: parts.map((part) => part.points),
@@ -71,6 +72,40 @@ function barTrace(template) {
   return { ...copy(template), y: [], base: [], x: [] };
 }
 
+/** Two traces for one lane: plain bars and hatched ones, which plotly can colour one by one only apart. */
+function twoTraces(plainTemplate, hatchedTemplate) {
+  const plain = { trace: { ...barTrace(plainTemplate), text: [] }, points: [] };
+  const hatched = { trace: barTrace(hatchedTemplate), points: [] };
+  Object.assign(plain.trace.marker, { color: [], opacity: [] });
+  Object.assign(hatched.trace.marker, { opacity: [] });
+  Object.assign(hatched.trace.marker.pattern, { shape: [], fgcolor: [], bgcolor: [] });
+  return [plain, hatched];
+}
+
+/** Add a bar to the trace it belongs to; `hatch` is [shape, colour of its lines, colour of its ground] or null. */
+function addBar([plain, hatched], { row, start, ms, colour, hatch, opacity, text, point }) {
+  const part = hatch ? hatched : plain;
+  push(part.trace, row, start, ms);
+  part.points.push(point);
+  part.trace.marker.opacity.push(opacity);
+  if (hatch) {
+    const { pattern } = part.trace.marker;
+    [pattern.shape, pattern.fgcolor, pattern.bgcolor].forEach((column, i) => column.push(hatch[i]));
+  } else {
+    part.trace.marker.color.push(colour);
+    part.trace.text.push(text);
+  }
+}
+
+const isFailed = (status) => status === "error" || status === "died";
+const shortName = (name) => name.slice(name.indexOf(".") + 1);
+
+/** A bar's text when the part of it that is in the window has room for it, else nothing. */
+function fitting(text, start, ms, data, msPerPx) {
+  const seenMs = Math.min(start + ms, data.to_ms) - Math.max(start, data.from_ms);
+  return seenMs / msPerPx > text.length * LETTER_PX + 10 ? label(text) : "";
+}
+
 function push(trace, row, start, ms) {
   trace.y.push(row);
   trace.base.push(start);
@@ -109,31 +144,36 @@ function piecesOf(driver, i) {
   return pieces;
 }
 
-function driver({ data, rows, msPerPx, method, traces }) {
-  const trace = { ...barTrace(traces.phase) };
-  const marker = { ...trace.marker, color: [], opacity: [], pattern: { ...trace.marker.pattern, shape: [], fgcolor: [] } };
-  const points = [];
+/** A phase's hatching: held at the gate, not awaited, failed; null for a plain one. */
+function hatchOfPhase(phase, status) {
   const { phases, surface } = colours();
+  if (phase === "not awaited") return ["/", phases.wait, surface];
+  if (phase === "gate") return ["/", surface, phases.gate];
+  return isFailed(status) ? ["x", surface, phases[phase]] : null;
+}
+
+function driver({ data, rows, msPerPx, method, traces }) {
+  const parts = twoTraces(traces.phase, traces.hatched_phase);
+  const { phases } = colours();
   const row = rows.findIndex((one) => one.kind === "driver");
   const column = data.driver;
-  const n = column.call_id.length;
-  for (let i = 0; i < n; i += 1) {
+  let n = 0;
+  for (let i = 0; i < column.call_id.length; i += 1) {
     const name = data.methods[column.method[i]];
+    const [status, blocking] = [column.status[i], column.blocking[i]];
     for (const [phase, start, ms] of piecesOf(column, i)) {
       const px = ms / msPerPx;
-      if (px < LEAST_PHASE_PX && !(phase === "wait" && n < MOST_DRIVER_PIECES)) continue;
-      if (points.length >= MOST_DRIVER_PIECES && px < 3) continue;
-      push(trace, row, start, Math.max(ms, msPerPx * LEAST_PX));
-      const isOpen = phase === "not awaited";
-      marker.color.push(isOpen ? surface : phases[phase]);
-      marker.pattern.shape.push(isOpen || phase === "gate" ? "/" : column.status[i] === "error" || column.status[i] === "died" ? "x" : "");
-      marker.pattern.fgcolor.push(isOpen ? phases.wait : surface);
-      marker.opacity.push(method && method !== name ? DIMMED : 1);
-      points.push({ kind: "phase", call: column.call_id[i], method: name, phase, start, ms, status: column.status[i], blocking: column.blocking[i] });
+      if (px < (phase === "not awaited" ? LEAST_HATCH_PX : LEAST_PHASE_PX) || (n >= MOST_DRIVER_PIECES && px < 3)) continue;
+      n += 1;
+      addBar(parts, {
+        row, start, ms: Math.max(ms, msPerPx * LEAST_PX), colour: phases[phase], hatch: hatchOfPhase(phase, status),
+        opacity: method && method !== name ? DIMMED : 1,
+        text: phase === "wait" ? fitting(shortName(name), start, ms, data, msPerPx) : "",
+        point: { kind: "phase", call: column.call_id[i], method: name, phase, start, ms, status, blocking },
+      });
     }
   }
-  trace.marker = marker;
-  return { trace, points };
+  return parts;
 }
 
 function queued({ data, rowOf, msPerPx, method, traces }) {
@@ -151,31 +191,25 @@ function queued({ data, rowOf, msPerPx, method, traces }) {
 const PATTERNS = { error: "x", died: "x", running: "/", cancelled: "." };
 
 function spans({ data, rows, rowOf, msPerPx, method, traces }) {
-  const trace = { ...barTrace(traces.span), text: [] };
-  const marker = { ...trace.marker, color: [], opacity: [], pattern: { ...trace.marker.pattern, shape: [] } };
-  const points = [];
-  const { methods: palette, error } = colours();
+  const parts = twoTraces(traces.span, traces.hatched_span);
+  const { methods: palette, error, surface } = colours();
   const bars = data.bars;
   for (let i = 0; i < bars.lane.length; i += 1) {
     const row = rowOf.get(bars.lane[i]);
     if (row === undefined) continue;
     const name = data.methods[bars.method[i]];
-    const ms = bars.end_ms[i] - bars.start_ms[i];
-    push(trace, row, bars.start_ms[i], Math.max(ms, msPerPx * LEAST_PX));
-    const failed = bars.status[i] === "error" || bars.status[i] === "died";
-    marker.color.push(failed ? error : colourOf(name, palette));
-    marker.pattern.shape.push(PATTERNS[bars.status[i]] ?? "");
-    marker.opacity.push(method && method !== name ? DIMMED : 1);
-    const short = name.slice(name.indexOf(".") + 1);
-    const seenMs = Math.min(bars.end_ms[i], data.to_ms) - Math.max(bars.start_ms[i], data.from_ms);
-    trace.text.push(seenMs / msPerPx > short.length * LETTER_PX + 10 ? label(short) : "");
-    points.push({
-      kind: "span", call: bars.call_id[i], method: name, lane: rows[row].lane,
-      start: bars.start_ms[i], ms, queued: bars.queued_ms[i], status: bars.status[i],
+    const [start, status] = [bars.start_ms[i], bars.status[i]];
+    const ms = bars.end_ms[i] - start;
+    const colour = isFailed(status) ? error : colourOf(name, palette);
+    addBar(parts, {
+      row, start, ms: Math.max(ms, msPerPx * LEAST_PX), colour,
+      hatch: PATTERNS[status] ? [PATTERNS[status], surface, colour] : null,
+      opacity: method && method !== name ? DIMMED : 1,
+      text: fitting(shortName(name), start, ms, data, msPerPx),
+      point: { kind: "span", call: bars.call_id[i], method: name, lane: rows[row].lane, start, ms, queued: bars.queued_ms[i], status },
     });
   }
-  trace.marker = marker;
-  return { trace, points };
+  return parts;
 }
 
 function chosen({ data, rowOf, msPerPx, selected, traces }) {
@@ -196,14 +230,14 @@ function heat({ data, rows, traces }) {
     trace.y.push(i);
     trace.z.push(row.heatRow === undefined ? new Array(n).fill(null) : busy[row.heatRow]);
   });
-  const at = (y, x) => {
+  const cell = (y, x) => {
     const row = rows[y];
     return {
       kind: "cell", row, start: data.from_ms + x * bucket, ms: bucket, busy: busy[row.heatRow][x],
       call: max_call_id[row.heatRow][x], longest: max_ms[row.heatRow][x],
     };
   };
-  return { trace, points: { at } };
+  return { trace, points: cell };
 }
 
 const SYMBOLS = { info: "circle", warning: "triangle-up", error: "x" };

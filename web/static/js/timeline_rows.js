@@ -1,6 +1,7 @@
 // The rows of the timeline from top to bottom: events, steps, the driver, then the ranks by pool and group.
 
 const LETTER_PX = 6.3;
+const MOST_ROW_PX = 30;
 
 /** Rows as {kind, text, lane?, heatRow?}; `group` narrows the ranks to one group. */
 export function rowsOf(lanes, group) {
@@ -22,10 +23,9 @@ export function rowsOf(lanes, group) {
 
 export const groupsOf = (lanes) => [...new Set(lanes.map((lane) => lane.group))];
 
-/** How high a row is and how wide the labels beside it are, in px. */
-export function sizesOf(rows, width) {
-  const nRanks = rows.length - 3;
-  const rowPx = nRanks > 96 ? 9 : nRanks > 48 ? 13 : nRanks > 24 ? 18 : 24;
+/** How high a row is and how wide the labels beside it are, in px; `height` is what there is for all rows. */
+export function sizesOf(rows, width, height) {
+  const rowPx = Math.round(Math.min(Math.max(height / rows.length, rows.length > 96 ? 9 : rows.length > 48 ? 13 : 20), MOST_ROW_PX));
   const longest = Math.max(...rows.map((row) => shortText(row, width).length));
   const labelPx = Math.min(Math.max(longest * LETTER_PX + 18, 76), width < 560 ? 104 : 240);
   return { rowPx, labelPx: Math.round(labelPx) };
