@@ -257,7 +257,9 @@ def _driver_spans(window: _Window, calls: list[tuple[Any, ...]]) -> list[_Span]:
         sending_ns, waited_from_ns = row[3] + row[4], _waited_from(row)
         done_ns = waited_from_ns + _waited(row, window.end_ns) + row[9] + row[10]
         if row[2]:
-            spans.append(_Span(-1, row[0], row[1], sending_ns, done_ns, 0, row[11]))
+            # A blocking call has the driver from the gate to its end, as the roll-ups count it.
+            ended_ns = max(sending_ns, window.end_ns if row[12] is None else row[12])
+            spans.append(_Span(-1, row[0], row[1], sending_ns, ended_ns, 0, row[11]))
             continue
         spans.append(_Span(-1, row[0], row[1], sending_ns, sending_ns + row[5] + row[6], 0, row[11]))
         if row[7] is not None:

@@ -43,6 +43,8 @@ class ReadPool:
             SchemaVersionError: Another Podium wrote it.
             RunFileError: It cannot be read, or the pool is closed.
         """
+        if self._closed:
+            raise RunFileError(f"the reader of {self._path} is closed", str(self._path))
         try:
             connection = self._idle.get(timeout=self._deadline_s)
         except queue.Empty:
