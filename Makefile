@@ -1,0 +1,49 @@
+# Two commands on a fresh machine, with nothing set up before but Python 3.11, pip and make:
+#   make demo    makes .venv, installs, runs the main job with the dashboard on
+#   make test    makes .venv, installs, gets a Chromium if there is none, runs every tier of tests
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: help demo test test-fast check format bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ .venv/.installed
+
+demo: .venv/.installed ## install and run the main job: RL of a tiny language model, with the dashboard
+	$(BIN)/podium demo $(ARGS)
+
+test: .venv/.installed-dev ## install and run every tier of tests
+	$(BIN)/python tests/e2e/chromium.py
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: .venv/.installed-dev ## the quick tiers only: no Ray, no socket, no browser
+	$(BIN)/python -m pytest -m "not integration and not e2e" $(ARGS)
+
+check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m app.store.check_migrations
+
+format: .venv/.installed-dev ## let ruff format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.installed-dev ## ratios, side by side in one run
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+clean: ## remove what make made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
