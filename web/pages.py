@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from web import units
 from web.figures import figure_specs
 from web.phases import PHASES, shares_of_call, shares_of_wall_time
-from web.source import CallDetail, CallFilter, Overview, RunSource
+from web.source import CallDetail, CallFilter, Overview, RunSource, Worker
 from web.spans import rank_rows
 
 STATIC_DIR = Path(__file__).parent / "static"
@@ -24,6 +24,8 @@ _TEMPLATES_DIR = Path(__file__).parent / "templates"
 CALLS_PER_PAGE = 100
 N_TOP_METHODS = 12
 N_SLOW_RANKS = 8
+MAX_METRICS = 6
+N_ROWS_ABOVE_RANKS = 3
 CALL_STATES = ("running", "ok", "error", "died", "cancelled")
 
 
@@ -69,6 +71,8 @@ def render_overview(source: RunSource, frame: Frame) -> str:
         methods=overview.methods[:N_TOP_METHODS],
         ranks=overview.ranks[:N_SLOW_RANKS],
         workers=_workers_by_group(overview),
+        casualties=_casualties(overview),
+        metrics_px=_metrics_heights_px(len({name for step in overview.steps for name, _ in step.metrics})),
         specs=figure_specs(),
         steps=[asdict(step) for step in overview.steps],
         shares_of_call=shares_of_call,
@@ -79,7 +83,8 @@ def render_timeline(source: RunSource, frame: Frame) -> str:
     """Return the timeline's page; the figure itself is drawn in the browser."""
     workers = source.workers()
     lanes = sorted({(worker.pool, worker.group, worker.rank) for worker in workers})
-    return _page("timeline.html", frame, source, lanes=lanes, specs=figure_specs(), phases=PHASES)
+    n_rows = N_ROWS_ABOVE_RANKS + len({(pool, group) for pool, group, _ in lanes}) + len(lanes)
+    return _page("timeline.html", frame, source, lanes=lanes, n_rows=n_rows, specs=figure_specs(), phases=PHASES)
 
 
 def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
@@ -160,6 +165,23 @@ def _workers_by_group(overview: Overview) -> list[dict[str, object]]:
         counts = groups.setdefault((worker.pool, worker.group), {"alive": 0, "ended": 0, "died": 0})
         counts[worker.state] = counts.get(worker.state, 0) + 1
     return [{"pool": pool, "group": group, **counts} for (pool, group), counts in sorted(groups.items())]
+
+
+def _casualties(overview: Overview) -> list[Worker]:
+    """Return the workers that died, in the order of their deaths."""
+    died = [worker for worker in overview.workers if worker.state == "died"]
+    return sorted(died, key=lambda worker: worker.ended_ms or 0.0)
+
+
+def _metrics_heights_px(n_metrics: int) -> tuple[int, int]:
+    """Return how high ``static/js/metrics.js`` will draw so many metrics, wide and narrow, so that nothing jumps."""
+    n = min(max(n_metrics, 1), MAX_METRICS)
+    n_columns = 2 if n == 4 else min(n, 3)
+    return _rows_px(-(-n // n_columns)), _rows_px(n)
+
+
+def _rows_px(n_rows: int) -> int:
+    return 232 if n_rows == 1 else 156 * n_rows
 
 
 def _page(template: str, frame: Frame, source: RunSource, **content: object) -> str:

@@ -21,6 +21,7 @@ const MINIMAP_MS = 5000;
 const NARROW_PX = 560;
 const NARROW_LANES = 12;
 const AROUND_PX = 310;
+const LEAST_HEIGHT_PX = 240;
 
 const figure = $("#timeline");
 const card = $(".timeline-card");
@@ -101,6 +102,7 @@ function paint() {
     const width = card.clientWidth;
     const height = innerHeight - AROUND_PX;
     shown = figureOf({ data, rows, width, height, selected: view.selected, method: view.method });
+    figure.style.minHeight = `${Math.max(shown.layout.height, LEAST_HEIGHT_PX)}px`;
     card.style.setProperty("--lane-px", `${shown.sizes.labelPx}px`);
     draw(figure, shown.traces, shown.layout);
     window.podium.timeline.draws += 1;

@@ -222,6 +222,14 @@ function chosen({ data, rowOf, msPerPx, selected, traces }) {
   return { trace, points: null };
 }
 
+/** Where the longest span of cell `x` began: in it, or in the last one before it that still lasts; -1 for none. */
+function longestIn(ids, longest, x, bucket) {
+  for (let k = x; k >= 0; k -= 1) {
+    if (ids[k]) return k === x || (x - k - 1) * bucket < longest[k] ? k : -1;
+  }
+  return -1;
+}
+
 function heat({ data, rows, traces }) {
   const { bucket_ms: bucket, n_buckets: n, busy, max_ms, max_call_id } = data.heat;
   const trace = { ...copy(traces.heat), z: [], y: [], x: [] };
@@ -232,9 +240,12 @@ function heat({ data, rows, traces }) {
   });
   const cell = (y, x) => {
     const row = rows[y];
+    const k = row.heatRow;
+    if (k === undefined) return null;
+    const at = longestIn(max_call_id[k], max_ms[k], x, bucket);
     return {
-      kind: "cell", row, start: data.from_ms + x * bucket, ms: bucket, busy: busy[row.heatRow][x],
-      call: max_call_id[row.heatRow][x], longest: max_ms[row.heatRow][x],
+      kind: "cell", row, start: data.from_ms + x * bucket, ms: bucket, busy: busy[k][x],
+      call: at < 0 ? 0 : max_call_id[k][at], longest: at < 0 ? 0 : max_ms[k][at],
     };
   };
   return { trace, points: cell };

@@ -1,0 +1,200 @@
+"""The pages as text: what is in them, what is escaped in them, and what they say when there is nothing to show."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.unit.web_sample import EVIL, FAILED_CALL, SampleRun
+from web import pages
+from web.pages import Frame
+from web.source import CallFilter
+
+NOW_MS = 150_000.0
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class _Page(HTMLParser):
+    """Reads a page: its tags with attributes, and whether every one that was opened is closed again."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def having(self, attribute: str) -> list[dict[str, str | None]]:
+        return [attributes for _, attributes in self.tags if attribute in attributes]
+
+
+def every_page(source: SampleRun, frame: Frame) -> dict[str, str]:
+    call = pages.render_call(source, frame, FAILED_CALL)
+    other = pages.render_call(source, frame, FAILED_CALL - 2)
+    assert call is not None
+    assert other is not None
+    return {
+        "overview": pages.render_overview(source, frame),
+        "timeline": pages.render_timeline(source, frame),
+        "calls": pages.render_calls(source, frame),
+        "call": call,
+        "other call": other,
+        "problem": pages.render_problem(frame, 404, EVIL, EVIL, EVIL),
+    }
+
+
+@pytest.fixture
+def sample() -> SampleRun:
+    return SampleRun(NOW_MS)
+
+
+@pytest.mark.parametrize("controllable", [False, True])
+def test_every_page_is_well_formed_and_has_no_inline_script_or_handler(controllable: bool) -> None:
+    frame = Frame("overview", live=True, controllable=controllable, csrf="s", plotly_url="/static/plotly.js")
+    for name, text in every_page(SampleRun(NOW_MS), frame).items():
+        page = _Page(text)
+        assert page.open == [], name
+        for tag, attributes in page.tags:
+            assert not [a for a in attributes if a.startswith("on")], (name, tag, attributes)
+            if tag == "script":
+                assert "src" in attributes or attributes["type"] == "application/json", name
+
+
+def test_markup_in_names_and_errors_is_text_on_every_page() -> None:
+    frame = Frame("overview", params={"method": EVIL, "status": "", "group": EVIL}, control_hint=EVIL)
+    for name, text in every_page(SampleRun(NOW_MS, evil=True), frame).items():
+        assert "<img" not in text, name
+        assert "&lt;img src=x onerror=alert(1)&gt;" in text, name
+
+
+def test_no_page_names_another_origin() -> None:
+    for name, text in every_page(SampleRun(NOW_MS), Frame("overview")).items():
+        assert not re.search(r'(?:href|src|action)="(?:https?:)?//', text), name
+
+
+def test_the_overview_says_the_runs_numbers_without_javascript(sample: SampleRun) -> None:
+    text = pages.render_overview(sample, Frame("overview"))
+    overview = sample.overview()
+    assert f"{overview.run.n_calls}</b>" in text
+    assert "2 m 30 s" in text
+    assert "generate_sequences" in text
+    assert "reward/mean" in text
+    assert "call 187 on rollout" in text
+    assert "of 60" in text
+
+
+def test_pause_buttons_are_there_only_for_who_may_press_them(sample: SampleRun) -> None:
+    may = pages.render_overview(sample, Frame("overview", controllable=True, csrf="secret-7"))
+    may_not = pages.render_overview(sample, Frame("overview", csrf="secret-7", control_hint="Start with --control."))
+    assert may.count('data-pool-action="pause"') == 2
+    assert '<meta name="csrf" content="secret-7">' in may
+    assert "data-pool-action" not in may_not
+    assert "secret-7" not in may_not
+    assert "Start with --control." in may_not
+
+
+def test_a_paused_pool_offers_to_resume(sample: SampleRun) -> None:
+    sample.pool_states["train"] = "paused"
+    text = pages.render_overview(sample, Frame("overview", controllable=True, csrf="s"))
+    assert text.count('data-pool-action="resume"') == 1
+    assert text.count('data-pool-action="pause"') == 1
+
+
+def test_a_run_without_calls_says_what_will_appear_and_where() -> None:
+    empty = SampleRun(NOW_MS, is_empty=True)
+    overview = pages.render_overview(empty, Frame("overview"))
+    assert "No calls yet" in overview
+    assert "2 pools and 3 worker groups" in overview
+    assert "No step has shown a metric" in overview
+    assert "No calls yet" in pages.render_calls(empty, Frame("calls"))
+    assert pages.render_call(empty, Frame("call"), 1) is None
+
+
+def test_a_dead_run_names_who_died_first(sample: SampleRun) -> None:
+    sample.died = True
+    text = pages.render_overview(sample, Frame("overview"))
+    assert "The driver died." in text
+    assert "rollout · rank 3 died first, at 2:30.000: killed by SIGKILL, out of memory" in text
+
+
+def test_the_timeline_lists_a_lane_per_rank_and_the_drivers(sample: SampleRun) -> None:
+    page = _Page(pages.render_timeline(sample, Frame("timeline")))
+    lanes = [attributes["data-lane"] for attributes in page.having("data-lane")]
+    assert lanes == [
+        "driver",
+        *(f"rollout/{rank}" for rank in range(4)),
+        *(f"{group}/{rank}" for group in ("actor", "critic") for rank in range(2)),
+    ]
+
+
+def test_the_page_of_a_failed_call_shows_error_rank_and_traceback(sample: SampleRun) -> None:
+    text = pages.render_call(sample, Frame("call"), FAILED_CALL)
+    assert text is not None
+    assert "torch.OutOfMemoryError" in text
+    assert "on rank 3" in text
+    assert "Traceback (most recent call last)" in text
+    assert 'href="/calls/181"' in text
+    assert 'href="/calls/193"' in text
+
+
+def test_the_page_of_a_call_has_a_line_per_rank_longest_first(sample: SampleRun) -> None:
+    text = pages.render_call(sample, Frame("call"), FAILED_CALL) or ""
+    ranks = re.findall(r'<th scope="row">(\d+)', text)
+    assert sorted(ranks) == ["0", "1", "2", "3"]
+    assert ranks[0] == "3"
+    assert text.count("slowest</span>") == 1
+
+
+def test_an_unknown_call_has_no_page(sample: SampleRun) -> None:
+    assert pages.render_call(sample, Frame("call"), 10**9) is None
+
+
+def test_the_calls_are_narrowed_and_the_next_page_keeps_the_filter(sample: SampleRun) -> None:
+    text = pages.render_calls(sample, Frame("calls", params={"group": "rollout"}))
+    listed = re.findall(r'<tr data-id="(\d+)"', text)
+    expected = sample.calls(pages.CALLS_PER_PAGE, None, CallFilter(group="rollout")).items
+    assert listed == [str(call.id) for call in expected]
+    everything = pages.render_calls(sample, Frame("calls", params={"status": "ok"}))
+    cursor = re.search(r'href="/calls\?cursor=(\d+)&amp;status=ok"', everything)
+    assert cursor is not None
+    older = pages.render_calls(sample, Frame("calls", params={"status": "ok", "cursor": cursor[1]}))
+    assert f'data-id="{int(cursor[1]) - 1}"' in older
+    assert 'href="/calls?status=ok"' in older
+
+
+def test_a_filter_that_matches_nothing_is_named_and_can_be_cleared(sample: SampleRun) -> None:
+    text = pages.render_calls(sample, Frame("calls", params={"method": "no_such", "status": "error"}))
+    assert "No call matches method <code>no_such</code> status <code>error</code>" in text
+    assert '<a href="/calls">Clear the filter</a>' in text
+
+
+@pytest.mark.parametrize(
+    "params", [{"step": "x"}, {"step": "-1"}, {"step": "9" * 40}, {"step": "²"}, {"status": "odd"}]
+)
+def test_a_filter_that_cannot_be_meant_narrows_nothing(params: dict[str, str]) -> None:
+    assert pages.call_filter(params) == CallFilter()
+
+
+def test_urls_and_assets_keep_the_root_path_and_the_version(sample: SampleRun) -> None:
+    frame = Frame("overview", asset_version="f00", root="/podium")
+    text = pages.render_overview(sample, frame)
+    assert 'href="/podium/static/podium.css?v=f00"' in text
+    assert 'data-root="/podium"' in text
+    assert not re.search(r'(?:href|src)="/(?!podium)', text)
+
+
+def test_the_height_of_the_metrics_is_known_before_they_are_drawn(sample: SampleRun) -> None:
+    text = pages.render_overview(sample, Frame("overview"))
+    assert "--wide-px:232px;--narrow-px:468px" in text
