@@ -48,17 +48,9 @@ class _Window:
         return max(self.from_ns, min(self.to_ns, self.run_ns))
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """A span on a lane; ``lane`` is the place of the lane in the window, the driver's own is -1."""
-
-    lane: int
-    call_id: int
-    method_id: int
-    began_ns: int
-    ended_ns: int
-    queued_ns: int
-    status: int
+# A row of a span: call, method, began, ended, submitted (ns), status. Thousands of them go by at a time, so they stay
+# the tuples that SQLite made.
+_SpanRow = tuple[int, int, int, int, int, int]
 
 
 def timeline(connection: sqlite3.Connection, from_ns: int, to_ns: int, run_ns: int, px: int) -> Timeline:
@@ -71,11 +63,11 @@ def timeline(connection: sqlite3.Connection, from_ns: int, to_ns: int, run_ns: i
         heat, from_ns, to_ns = _heat_from_rolls(connection, window, px)
     else:
         spans, calls = _spans(connection, window), _driver_calls(connection, window)
-        if max(len(spans), len(calls)) <= MAX_BARS:
+        if max(sum(map(len, spans)), len(calls)) <= MAX_BARS:
             mode = "bars"
             bars, driver = _bars(window, spans, methods), _driver_bars(window, calls, methods)
         else:
-            heat = _heat_from_spans(window, spans + _driver_spans(window, calls), px)
+            heat = _heat_from_spans(window, [_driver_spans(window, calls), *spans], px)
     return Timeline(
         from_ms=ms(from_ns),
         to_ms=ms(to_ns),
@@ -154,11 +146,11 @@ def _count(connection: sqlite3.Connection, window: _Window) -> int:
     return max(n, int(n_calls))
 
 
-def _spans(connection: sqlite3.Connection, window: _Window) -> list[_Span]:
-    """Return the spans that touch the window, in lane order, those still running among them."""
+def _spans(connection: sqlite3.Connection, window: _Window) -> list[list[_SpanRow]]:
+    """Return for each lane the spans that touch the window, those still running among them."""
     running = _running(connection, window)
-    spans: list[_Span] = []
-    for lane, (lane_id, reach_ns) in enumerate(zip(window.lane_ids, window.reach_ns, strict=True)):
+    spans = []
+    for lane_id, reach_ns in zip(window.lane_ids, window.reach_ns, strict=True):
         before = connection.execute(
             f"{_SPAN} began_ns >= ? AND began_ns < ? ORDER BY began_ns DESC LIMIT {_N_BEFORE}",
             (lane_id, window.from_ns - reach_ns, window.from_ns),
@@ -167,22 +159,21 @@ def _spans(connection: sqlite3.Connection, window: _Window) -> list[_Span]:
         rows += connection.execute(
             f"{_SPAN} began_ns BETWEEN ? AND ? ORDER BY began_ns", (lane_id, window.from_ns, window.to_ns)
         )
-        spans += [_Span(lane, row[0], row[1], row[2], row[3], max(0, row[2] - row[4]), row[5]) for row in rows]
-        spans += [_Span(lane, *span) for span in running.get(lane_id, ())]
+        spans.append(rows + running.get(lane_id, []))
     return spans
 
 
-def _running(connection: sqlite3.Connection, window: _Window) -> dict[int, list[tuple[int, int, int, int, int, int]]]:
-    """Return what each lane has been sent and has not answered: (call, method, began, ended, queued, status)."""
+def _running(connection: sqlite3.Connection, window: _Window) -> dict[int, list[_SpanRow]]:
+    """Return for each lane what it has been sent and has not answered, as spans up to now."""
     calls = connection.execute(
         "SELECT id, method_id, started_ns + gate_ns FROM call WHERE status = 0 AND status != 1 "
         "AND started_ns <= ? ORDER BY id DESC LIMIT ?",
         (window.to_ns, _N_IN_FLIGHT),
     ).fetchall()
-    running: dict[int, list[tuple[int, int, int, int, int, int]]] = defaultdict(list)
+    running: dict[int, list[_SpanRow]] = defaultdict(list)
     for call_id, method_id, sent_ns in reversed(calls):
         for lane_id, _ in running_lanes(connection, call_id):
-            running[lane_id].append((call_id, method_id, sent_ns, max(sent_ns, window.end_ns), 0, RUNNING))
+            running[lane_id].append((call_id, method_id, sent_ns, max(sent_ns, window.end_ns), sent_ns, RUNNING))
     return running
 
 
@@ -195,22 +186,23 @@ def _driver_calls(connection: sqlite3.Connection, window: _Window) -> list[tuple
         f"{_CALL} status = 0 AND status != 1 AND started_ns < ? ORDER BY id DESC LIMIT {_N_IN_FLIGHT}",
         (window.from_ns,),
     ).fetchall()
-    reaching = {row[0]: row for row in (*before, *running) if _driver_done(row) > window.from_ns}
+    reaching = {row[0]: row for row in (*before, *running) if _reaches(row, window.from_ns)}
     inside = connection.execute(
         f"{_CALL} started_ns BETWEEN ? AND ? ORDER BY started_ns", (window.from_ns, window.to_ns)
     ).fetchall()
     return [row for _, row in sorted(reaching.items())] + inside
 
 
-def _bars(window: _Window, spans: list[_Span], methods: dict[int, int]) -> Bars:
+def _bars(window: _Window, spans: list[list[_SpanRow]], methods: dict[int, int]) -> Bars:
+    rows = [row for lane in spans for row in lane]
     return Bars(
-        lane=[window.lanes[span.lane].index for span in spans],
-        call_id=[span.call_id for span in spans],
-        method=[methods[span.method_id] for span in spans],
-        start_ms=[ms(span.began_ns) for span in spans],
-        end_ms=[ms(span.ended_ns) for span in spans],
-        queued_ms=[ms(span.queued_ns) for span in spans],
-        status=[STATUSES[span.status] for span in spans],
+        lane=[lane.index for lane, own in zip(window.lanes, spans, strict=True) for _ in own],
+        call_id=[row[0] for row in rows],
+        method=[methods[row[1]] for row in rows],
+        start_ms=[ms(row[2]) for row in rows],
+        end_ms=[ms(row[3]) for row in rows],
+        queued_ms=[ms(max(0, row[2] - row[4])) for row in rows],
+        status=[STATUSES[row[5]] for row in rows],
     )
 
 
@@ -237,10 +229,9 @@ def _waited_from(row: tuple[Any, ...]) -> int:
     return int(sent_ns if row[2] or row[7] is None else row[7])
 
 
-def _driver_done(row: tuple[Any, ...]) -> int:
-    """Return when the driver was done with a call; a future may be asked for its value long after the call's end."""
-    ended_ns = 2**62 if row[12] is None else row[12]
-    return int(max(ended_ns, _waited_from(row) + row[8] + row[9] + row[10]))
+def _reaches(row: tuple[Any, ...], from_ns: int) -> bool:
+    """Say whether a call goes on past ``from_ns``; a future may be asked for its value long after the call's end."""
+    return row[12] is None or row[12] > from_ns or _waited_from(row) + row[8] + row[9] + row[10] > from_ns
 
 
 def _waited(row: tuple[Any, ...], end_ns: int) -> int:
@@ -250,35 +241,35 @@ def _waited(row: tuple[Any, ...], end_ns: int) -> int:
     return int(row[8])
 
 
-def _driver_spans(window: _Window, calls: list[tuple[Any, ...]]) -> list[_Span]:
+def _driver_spans(window: _Window, calls: list[tuple[Any, ...]]) -> list[_SpanRow]:
     """Return the driver's own time as spans: sending, and waiting until the result is there."""
-    spans = []
+    spans: list[_SpanRow] = []
     for row in calls:
-        sending_ns, waited_from_ns = row[3] + row[4], _waited_from(row)
-        done_ns = waited_from_ns + _waited(row, window.end_ns) + row[9] + row[10]
+        sending_ns = row[3] + row[4]
         if row[2]:
             # A blocking call has the driver from the gate to its end, as the roll-ups count it.
             ended_ns = max(sending_ns, window.end_ns if row[12] is None else row[12])
-            spans.append(_Span(-1, row[0], row[1], sending_ns, ended_ns, 0, row[11]))
+            spans.append((row[0], row[1], sending_ns, ended_ns, sending_ns, row[11]))
             continue
-        spans.append(_Span(-1, row[0], row[1], sending_ns, sending_ns + row[5] + row[6], 0, row[11]))
+        spans.append((row[0], row[1], sending_ns, sending_ns + row[5] + row[6], sending_ns, row[11]))
         if row[7] is not None:
-            spans.append(_Span(-1, row[0], row[1], waited_from_ns, done_ns, 0, row[11]))
+            spans.append((row[0], row[1], row[7], row[7] + row[8] + row[9] + row[10], row[7], row[11]))
     return spans
 
 
-def _heat_from_spans(window: _Window, spans: list[_Span], px: int) -> Heat:
-    n_buckets = max(100, min(MAX_BUCKETS, px, 60_000 // max(1, len(window.lanes) + 1)))
-    width_ns = max(1, (window.to_ns - window.from_ns) / n_buckets)
-    lane = np.array([span.lane + 1 for span in spans], dtype=np.int64)
-    began = np.array([span.began_ns for span in spans], dtype=np.float64)
-    ended = np.array([span.ended_ns for span in spans], dtype=np.float64)
-    call_id = np.array([span.call_id for span in spans], dtype=np.int64)
-    shape = (len(window.lanes) + 1, n_buckets)
+def _heat_from_spans(window: _Window, spans: list[list[_SpanRow]], px: int) -> Heat:
+    """Return the heat of ``spans``, the driver's first."""
+    n_buckets = max(100, min(MAX_BUCKETS, px, 60_000 // len(spans)))
+    width_ns = (window.to_ns - window.from_ns) / n_buckets
+    shape = (len(spans), n_buckets)
+    columns = np.array([row for lane in spans for row in lane], dtype=np.int64).reshape(-1, 6).T
+    place = np.repeat(np.arange(len(spans)), [len(lane) for lane in spans])
+    call_id, began, ended = columns[0], columns[2], columns[3]
     a, b = (began - window.from_ns) / width_ns, (ended - window.from_ns) / width_ns
-    busy = coverage(lane, a, b, shape)
+    busy = coverage(place, a, b, shape)
     inside = (a >= 0) & (a < n_buckets)
-    longest, whose = _longest(lane[inside], a[inside].astype(np.int64), (ended - began)[inside], call_id[inside], shape)
+    length_ns = (ended - began).astype(np.float64)
+    longest, whose = _longest(place[inside], a[inside].astype(np.int64), length_ns[inside], call_id[inside], shape)
     return _heat(width_ns, busy, longest, whose)
 
 

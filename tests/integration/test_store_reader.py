@@ -178,6 +178,19 @@ def test_a_future_shows_when_its_value_was_asked_for(stage: Stage, asked_first: 
     assert (driver.waited_from_ms, driver.blocking) == ([40.0], [False])
 
 
+def test_a_future_asked_for_long_after_its_call_is_still_in_the_window_of_its_wait(stage: Stage) -> None:
+    asked = CallAwaited(1, at(500), 60 * MS, 0, 0)
+    reader = stage.play(*people(), started(1, 10, blocking=False), finished(1, 22), asked)
+    assert list(reader.timeline(520, 530, 800).driver.call_id) == [1]
+    assert list(reader.timeline(570, 600, 800).driver.call_id) == []
+
+
+def test_a_future_asked_for_but_not_ended_is_in_the_heat(stage: Stage) -> None:
+    late = started(5_000, 2_000, blocking=False)
+    reader = stage.play(*many(1_100, 14), late, CallAwaited(5_000, at(2_100), 60 * MS, 0, 0))
+    assert reader.timeline(0, 20_000, 700).mode == "heat"
+
+
 def test_an_error_on_asking_makes_a_call_that_had_ended_well_a_failed_one(stage: Stage) -> None:
     asked = CallAwaited(1, at(40), 1, 1, 1, ErrorFacts("RowIdentityError", "9 rows for 7"))
     reader = stage.play(*people(), started(1, 10, blocking=False), finished(1, 22))
