@@ -50,9 +50,9 @@ def check_script(script: Path) -> Path:
     return path
 
 
-def run_script(path: Path, typed: Path, arguments: Sequence[str]) -> Outcome:
-    """Run ``path``, which the user called ``typed``, as ``__main__``, with ``sys.argv`` and ``sys.path`` as Python has."""
-    with _as_main_program(path, [str(typed), *arguments]):
+def run_script(path: Path, arguments: Sequence[str]) -> Outcome:
+    """Run ``path`` as ``__main__``, with ``sys.argv`` and ``sys.path`` as Python would set them for that path."""
+    with _as_main_program(path, arguments):
         try:
             runpy.run_path(str(path), run_name="__main__")
         except SystemExit as error:
@@ -85,9 +85,9 @@ def show_error(error: BaseException | None, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _as_main_program(path: Path, argv_there: list[str]) -> Iterator[None]:
+def _as_main_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
     argv, paths = sys.argv, list(sys.path)
-    sys.argv = argv_there
+    sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     try:
         yield

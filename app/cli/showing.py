@@ -63,7 +63,7 @@ def run(
         script=str(script),
     )
     _use_logical_resources(num_cpus, num_gpus)
-    raise typer.Exit(_conduct(server, path, script, context.args, stay=False))
+    raise typer.Exit(_conduct(server, path, context.args, stay=False))
 
 
 def demo(
@@ -96,7 +96,7 @@ def demo(
     )
     _use_logical_resources(num_cpus, num_gpus)
     stay = not leave and sys.stdin.isatty() and sys.stderr.isatty()
-    raise typer.Exit(_conduct(server, path, path, ["--seed", str(seed), *context.args], stay))
+    raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
 
 
 def view(
@@ -114,11 +114,11 @@ def view(
         _wait_for_the_end()
 
 
-def _conduct(server: RunServer, path: Path, typed: Path, arguments: Sequence[str], stay: bool) -> int:
+def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
     """Run the script under ``server`` and return the exit code."""
     with server:
         message(f"dashboard at {server.url}")
-        outcome = run_script(path, typed, arguments)
+        outcome = run_script(path, arguments)
         show_error(outcome.error, path)
         server.finish(status_of(outcome.error))
         file = _shown(server.db_path)

@@ -1,0 +1,356 @@
+"""The command ``podium``: mostly in this process, where a process of its own proves nothing more."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import app
+from app.cli import main
+from app.cli.driver import check_script
+from app.cli.say import CommandError
+from app.server import RunServer
+from app.store.reader import Reader
+from app.store.runs import run_paths
+from core import Controller, RayResourcePool
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+PODIUM = [sys.executable, "-m", "app"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("PODIUM_URL", "PODIUM_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    with app.serve(tmp_path / "runs", name="done") as server:
+        return server.db_path
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def the_run() -> str:
+    """Return how the newest run in ./runs ended."""
+    reader = Reader(run_paths(Path("runs"))[0])
+    try:
+        return reader.run().state
+    finally:
+        reader.close()
+
+
+def one_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line]
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]
+
+
+# podium run
+
+
+def test_a_script_runs_unchanged_with_its_own_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    write("beside.py", "VALUE = 41")
+    write("driver.py", "import sys, beside\nprint(__name__, sys.argv, beside.VALUE + 1)")
+    before = (list(sys.argv), list(sys.path))
+    assert main(["run", "driver.py", "--lr", "1e-3", "--control", "-h"]) == 0
+    assert (sys.argv, sys.path) == before
+    said = capsys.readouterr()
+    script = str(Path("driver.py").resolve())
+    assert said.out == f"__main__ {[script, '--lr', '1e-3', '--control', '-h']} 42\n"
+    assert len(re.findall(r"http://127\.0\.0\.1:\d+/\?token=\S{43}\n", said.err)) == 1
+    file = re.search(r"podium view (\S+)\n", said.err)
+    assert file is not None
+    assert Path(file[1]).is_file()
+    assert the_run() == "ended"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said", "state"),
+    [
+        ("raise SystemExit", 0, "", "ended"),
+        ("raise SystemExit(0)", 0, "", "ended"),
+        ("raise SystemExit(7)", 7, "", "failed"),
+        ("raise SystemExit('no data')", 1, "no data\n", "failed"),
+        ("raise KeyboardInterrupt", 130, "podium: interrupted\n", "failed"),
+    ],
+)
+def test_the_exit_code_is_the_scripts_own(
+    text: str, code: int, said: str, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", write("driver.py", text)]) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert the_run() == state
+
+
+def test_a_scripts_error_is_shown_once_and_without_our_frames(capsys: pytest.CaptureFixture[str]) -> None:
+    text = """def inner():
+    raise ValueError('seven')
+try:
+    inner()
+except ValueError as error:
+    raise KeyError('x') from error
+"""
+    assert main(["run", write("driver.py", text)]) == 1
+    error = capsys.readouterr().err
+    assert error.count("ValueError: seven") == error.count("KeyError: 'x'") == 1
+    assert "line 2, in inner" in error
+    assert "runpy" not in error
+    assert "app/cli" not in error
+    assert the_run() == "failed"
+
+
+def test_a_script_that_is_no_python_is_shown_without_our_frames(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", write("driver.py", "x = = 1")]) == 1
+    error = capsys.readouterr().err
+    assert "SyntaxError" in error
+    assert "runpy" not in error
+
+
+def test_an_error_of_ours_is_one_line_with_the_place(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "from core.errors import PlacementError\nraise PlacementError('pool of 64 does not fit: 8 GPUs here')"
+    assert main(["run", write("driver.py", text)]) == 1
+    error = capsys.readouterr().err
+    assert "podium: pool of 64 does not fit: 8 GPUs here [driver.py, line 2]\n" in error
+    assert "Traceback" not in error
+    assert the_run() == "failed"
+
+
+def test_a_workers_traceback_is_shown_once_under_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        "from core.errors import WorkerStartError\n"
+        "trace = 'Traceback of the worker\\nOSError: x'\n"
+        "raise WorkerStartError('rank 1 of rollout did not start', traceback_text=trace)"
+    )
+    assert main(["run", write("driver.py", text)]) == 1
+    error = capsys.readouterr().err
+    assert "podium: rank 1 of rollout did not start [driver.py, line 3]\nTraceback of the worker\nOSError: x\n" in error
+    assert error.count("OSError: x") == 1
+
+
+def test_a_real_uneven_split_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = """
+import torch
+from core import *
+
+class W(Worker):
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def f(self, batch): return batch
+
+with Controller.local():
+    group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(W))
+    group.f(DataProto.from_dict({"x": torch.zeros(3, 1)}))
+"""
+    assert main(["run", write("driver.py", text)]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"podium: .*3.*\[driver\.py, line 11\]\n", error)
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["run", "nowhere.py"], 2, "there is no such file"),
+        (["run", "."], 2, "is a folder"),
+        (["run", "--host", "0.0.0.0", "driver.py"], 2, "--i-know"),
+        (["run", "--port", "70000", "driver.py"], 2, "70000"),
+        (["run", "--runs-dir", "driver.py/runs", "driver.py"], 1, "cannot write runs"),
+        (["view", "nowhere.db"], 1, "nowhere.db"),
+        (["view", "driver.py"], 1, "is not the file of a Podium run"),
+        (["view", "--host", "10.0.0.1", "driver.py"], 2, "--i-know"),
+        (["pools", "list"], 2, "--url"),
+        (["pools", "list", "--url", "http://127.0.0.1:9"], 5, "cannot reach"),
+        (["pools", "pause", "p", "--url", "http://h/?token=abc"], 2, "--token-file"),
+        (["pools", "list", "--url", "http://h", "--token-file", "none"], 2, "token file"),
+        (["runs", "list", "--runs-dir", "driver.py"], 1, "cannot read the runs"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_a_code(
+    arguments: list[str], code: int, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("driver.py", "print('ran')")
+    assert main(arguments) == code
+    said = capsys.readouterr()
+    assert word in one_line(said.err)
+    assert said.out == ""
+
+
+def test_a_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str], run_file: Path) -> None:
+    write("driver.py", "print('ran')")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for command in (["run", "--port", port, "driver.py"], ["view", "--port", port, str(run_file)]):
+            assert main(command) == 1
+            said = capsys.readouterr()
+            assert f"port {port} on 127.0.0.1 is in use" in one_line(said.err)
+            assert said.out == ""
+
+
+def test_a_missing_argument_or_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["run"], ["nonsense"], ["view", "a", "b"], ["run", "--num-gpus", "many", "x.py"]):
+        assert main(arguments) == 2
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_core_beside_the_script_is_named_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("core").mkdir()
+    write("core/__init__.py", "")
+    assert main(["run", write("driver.py", "print('ran')")]) == 2
+    assert "would hide Podium's own package 'core'" in one_line(capsys.readouterr().err)
+    assert not Path("runs").exists()
+
+
+def test_our_own_examples_beside_our_own_core_are_no_such_case(tmp_path: Path) -> None:
+    script = ROOT / "core" / "__init__.py"
+    assert check_script(script) == script
+    with pytest.raises(CommandError):
+        check_script(tmp_path / "none.py")
+
+
+def test_a_strangers_core_is_named_when_it_comes_first() -> None:
+    Path("core").mkdir()
+    write("core/__init__.py", "")
+    code = "import sys; sys.path.insert(0, '.'); import app; app.serve"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert "Podium needs its own package 'core'" in done.stderr
+    assert "rename your own 'core'" in done.stderr
+
+
+# podium view, podium runs
+
+
+def test_view_shows_a_finished_run_without_ray_until_it_is_told_to_end(run_file: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPROFILEIMPORTTIME": "1"}
+    viewer = subprocess.Popen([*PODIUM, "view", str(run_file)], stderr=subprocess.PIPE, text=True, env=environment)
+    assert viewer.stderr is not None
+    lines: list[str] = []
+    try:
+        for line in viewer.stderr:
+            lines.append(line)
+            found = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(\S+)", line)
+            if found:
+                break
+        assert found is not None, "".join(lines)
+        request = urllib.request.Request(f"{found[1]}/", headers={"Authorization": f"Bearer {found[2]}"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert b"<html" in answer.read()
+        viewer.send_signal(signal.SIGTERM)
+        rest = viewer.communicate(timeout=20)[1]
+    finally:
+        viewer.kill()
+    assert viewer.returncode == 0
+    imported = {
+        line.rsplit("|", 1)[-1].strip() for line in [*lines, *rest.splitlines()] if line.startswith("import time")
+    }
+    assert "app.server" in imported
+    assert not {"ray", "core.cluster.on_ray", "plotly"} & imported
+
+
+def test_runs_are_listed_newest_first_for_people_and_programs(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("runs/broken.db", "no run")
+    assert main(["runs", "list", "--json"]) == 0
+    said = capsys.readouterr()
+    listed = json.loads(said.out)
+    assert [(one["name"], one["state"], one["file"]) for one in listed] == [
+        ("done", "ended", str(run_file.relative_to(tmp_path)))
+    ]
+    assert "broken.db" in said.err
+    assert main(["runs", "list"]) == 0
+    assert "done" in capsys.readouterr().out
+
+
+# podium pools
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunServer]:
+    with (
+        Controller.local(),
+        app.serve(tmp_path / "runs", control=True) as running,
+        RayResourcePool([2], name_prefix="gpus"),
+    ):
+        yield running
+
+
+def test_pools_are_listed_paused_and_resumed(server: RunServer, capsys: pytest.CaptureFixture[str]) -> None:
+    token = f"{server.db_path}.control-token"
+    at = ["--url", server.address, "--token-file", token, "--json"]
+    assert main(["pools", "list", *at]) == 0
+    pool = json.loads(capsys.readouterr().out)[0]
+    assert (pool["state"], pool["world_size"]) == ("active", 2)
+    assert main(["pools", "pause", pool["name"], *at, "--wait", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "succeeded"
+    assert main(["pools", "resume", pool["name"], *at, "--generation", str(pool["generation"] + 7)]) == 3
+    assert "generation" in one_line(capsys.readouterr().err)
+    assert main(["pools", "resume", pool["name"], *at]) == 0
+    assert main(["pools", "pause", "nothing", *at]) == 1
+    capsys.readouterr()
+    assert main(["pools", "list", "--url", server.address, "--token-file", token]) == 0
+    assert re.search(r"NAME +STATE.*\n\S+ +active", capsys.readouterr().out)
+
+
+def test_the_client_tells_a_wrong_token_from_a_read_token(
+    server: RunServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PODIUM_URL", server.address)
+    assert main(["pools", "list"]) == 4
+    monkeypatch.setenv("PODIUM_TOKEN", server.token)
+    assert main(["pools", "list"]) == 0
+    capsys.readouterr()
+    assert main(["pools", "pause", "gpus"]) == 4
+    assert "control token" in one_line(capsys.readouterr().err)
+
+
+def test_the_client_says_when_it_is_not_podium_that_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+
+        def answer() -> None:
+            connection, _ = stranger.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert main(["pools", "list", "--url", f"http://127.0.0.1:{stranger.getsockname()[1]}"]) == 5
+        thread.join(5)
+    assert "is not a Podium server" in one_line(capsys.readouterr().err)
+
+
+def test_a_killed_driver_is_shown_as_died_and_its_exit_is_bounded(tmp_path: Path) -> None:
+    write("driver.py", "import os, signal, time\ntime.sleep(0.3)\nos.kill(os.getpid(), signal.SIGKILL)")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*PODIUM, "run", "driver.py"], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    reader = Reader(run_paths(tmp_path / "runs")[0])
+    deadline_s = time.monotonic() + 8
+    while reader.run().state != "died" and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert reader.run().state == "died"
+    reader.close()
