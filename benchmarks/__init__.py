@@ -1,0 +1,1 @@
+"""Ratios that Podium holds itself to, each measured side by side in one run."""
