@@ -6,6 +6,7 @@ over from there. Names of methods, ranks and errors are text: autoescape is on, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from web import units
 from web.figures import figure_specs
 from web.phases import PHASES, shares_of_call, shares_of_wall_time
-from web.source import CallDetail, CallFilter, Overview, RunSource, Worker
+from web.source import CallDetail, CallFilter, Overview, RunSource, Step, Worker
 from web.spans import rank_rows
 
 STATIC_DIR = Path(__file__).parent / "static"
@@ -74,7 +75,7 @@ def render_overview(source: RunSource, frame: Frame) -> str:
         casualties=_casualties(overview),
         metrics_px=_metrics_heights_px(len({name for step in overview.steps for name, _ in step.metrics})),
         specs=figure_specs(),
-        steps=[asdict(step) for step in overview.steps],
+        steps=[_step_block(step) for step in overview.steps],
         shares_of_call=shares_of_call,
     )
 
@@ -165,6 +166,12 @@ def _workers_by_group(overview: Overview) -> list[dict[str, object]]:
         counts = groups.setdefault((worker.pool, worker.group), {"alive": 0, "ended": 0, "died": 0})
         counts[worker.state] = counts.get(worker.state, 0) + 1
     return [{"pool": pool, "group": group, **counts} for (pool, group), counts in sorted(groups.items())]
+
+
+def _step_block(step: Step) -> dict[str, object]:
+    """Return a step for the page's data block; JSON has no NaN and no infinity, so these are null in it."""
+    metrics = [(name, value if math.isfinite(value) else None) for name, value in step.metrics]
+    return {**asdict(step), "metrics": metrics}
 
 
 def _casualties(overview: Overview) -> list[Worker]:

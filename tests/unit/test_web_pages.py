@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from tests.unit.web_sample import EVIL, FAILED_CALL, SampleRun
 from web import pages
 from web.pages import Frame
-from web.source import CallFilter
+from web.source import CallFilter, Overview, Step
 
 NOW_MS = 150_000.0
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -198,3 +200,16 @@ def test_urls_and_assets_keep_the_root_path_and_the_version(sample: SampleRun) -
 def test_the_height_of_the_metrics_is_known_before_they_are_drawn(sample: SampleRun) -> None:
     text = pages.render_overview(sample, Frame("overview"))
     assert "--wide-px:232px;--narrow-px:468px" in text
+
+
+def test_a_metric_that_is_no_number_does_not_break_the_data_block() -> None:
+    class Odd(SampleRun):
+        def overview(self) -> Overview:
+            steps = (Step(0, 2, 0.0, 5.0, (("loss", float("nan")), ("norm", float("inf")), ("reward", 0.5))),)
+            return replace(super().overview(), steps=steps)
+
+    text = pages.render_overview(Odd(NOW_MS), Frame("overview"))
+    block = re.search(r'id="steps">(.*?)</script>', text)
+    assert block is not None
+    (step,) = json.loads(block[1], parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert step["metrics"] == [["loss", None], ["norm", None], ["reward", 0.5]]

@@ -54,4 +54,5 @@ export function rate(perS) {
   return perS < 99.95 ? perS.toFixed(1) : thousands.format(perS);
 }
 
-export const metric = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : String(value));
+/** A step's metric with four significant digits; what JSON could not carry comes as null. */
+export const metric = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : "nan");

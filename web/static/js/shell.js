@@ -92,11 +92,12 @@ export function showRecorder(recorder) {
 }
 
 let lostSince = 0;
+let lostWhy = "";
 function showConnection() {
   const node = $("#connection");
   if (!node) return;
   node.hidden = !lostSince;
-  if (lostSince) setText(node, `disconnected ${Math.round((Date.now() - lostSince) / 1000)} s, retrying`);
+  if (lostSince) setText(node, `${lostWhy} ${Math.round((Date.now() - lostSince) / 1000)} s, retrying`);
 }
 
 /** Keys that work outside of fields; `handlers` maps a key to what it does. */
@@ -122,6 +123,7 @@ function start() {
   onKeys({ l: () => setLive(!live), "?": () => help.showModal() });
   stream.addEventListener("connection", ({ detail }) => {
     lostSince = detail.ok ? 0 : Date.now() - detail.sinceMs;
+    lostWhy = detail.why ?? "";
     showConnection();
   });
   setInterval(() => lostSince && showConnection(), 1000);

@@ -1,5 +1,5 @@
 // What happens at the server, as events: "tick" when something was recorded, "pool", "operation", "end", and
-// "connection" with {ok, sinceMs}. A hidden tab holds no connection. After three failures the ticks come from
+// "connection" with {ok, sinceMs, why}. A hidden tab holds no connection. After three failures the ticks come from
 // polling, while the stream is tried again now and then.
 
 import { root } from "./dom.js";
@@ -33,13 +33,13 @@ class Stream extends EventTarget {
   }
 
   /** Told by whoever reads data: whether the server answered. */
-  answered(ok) {
+  answered(ok, why = "disconnected") {
     if (ok) {
       if (this.#lostAt) this.#tell("connection", { ok: true });
       this.#lostAt = 0;
     } else {
       this.#lostAt = this.#lostAt || Date.now();
-      this.#tell("connection", { ok: false, sinceMs: Date.now() - this.#lostAt });
+      this.#tell("connection", { ok: false, sinceMs: Date.now() - this.#lostAt, why });
     }
   }
 
@@ -70,8 +70,13 @@ class Stream extends EventTarget {
       return;
     }
     if (name === "end") {
-      this.#ended = true;
       this.#close();
+      if (data.state === "running") {
+        this.answered(false);
+        this.#startPolling();
+        return;
+      }
+      this.#ended = true;
     }
     this.#tell(name === "resync" ? "tick" : name, data);
   }
@@ -129,7 +134,7 @@ export function follow(refresh, isLive, everyMs = 500) {
       await refresh();
       stream.answered(true);
     } catch (error) {
-      if (error.name !== "AbortError") stream.answered(false);
+      if (error.name !== "AbortError") stream.answered(false, error.title);
     } finally {
       busy = false;
       if (again) {

@@ -17,6 +17,7 @@ import { View } from "./timeline_view.js";
 
 const ZOOM = 0.6;
 const PAN = 0.25;
+const LEAST_GAP_MS = 80;
 const MINIMAP_MS = 5000;
 const NARROW_PX = 560;
 const NARROW_LANES = 12;
@@ -30,6 +31,7 @@ const view = new View(Number(card.dataset.runMs), isLiveRun);
 const minimap = new Minimap(view, (from, to) => moved(() => view.stand(from, to)));
 
 let data = null;
+let range = null;
 let shown = null;
 let dragging = false;
 let pointerMs = null;
@@ -39,11 +41,10 @@ let minimapAt = 0;
 window.podium = { timeline: { view, get data() { return data; }, get figure() { return shown; }, draws: 0 } };
 
 async function load() {
-  const wanted = view.query(figure.clientWidth);
-  const answer = await read("/runs/current/timeline", wanted);
-  data = answer;
-  view.slide(answer.run_ms);
-  if (view.last === "all") [view.from, view.to] = [answer.from_ms, answer.to_ms];
+  const wanted = view.query(card.clientWidth);
+  data = await read("/runs/current/timeline", wanted);
+  range = { from: wanted.from ?? data.from_ms, to: wanted.to ?? data.to_ms };
+  view.slide(data.run_ms);
   paint();
   if (performance.now() - minimapAt > MINIMAP_MS || !minimapAt) {
     minimapAt = performance.now();
@@ -75,6 +76,7 @@ async function reload() {
     do {
       pending = false;
       await load();
+      if (pending) await new Promise((resolve) => setTimeout(resolve, LEAST_GAP_MS));
     } while (pending);
     stream.answered(true);
   } catch (error) {
@@ -87,7 +89,7 @@ async function reload() {
 
 function groupShown() {
   if (view.group) return view.group;
-  return figure.clientWidth < NARROW_PX && data.lanes.length > NARROW_LANES ? data.lanes[0].group : "";
+  return card.clientWidth < NARROW_PX && data.lanes.length > NARROW_LANES ? data.lanes[0].group : "";
 }
 
 function paint() {
@@ -101,7 +103,7 @@ function paint() {
   else {
     const width = card.clientWidth;
     const height = innerHeight - AROUND_PX;
-    shown = figureOf({ data, rows, width, height, selected: view.selected, method: view.method });
+    shown = figureOf({ data, range, rows, width, height, selected: view.selected, method: view.method });
     figure.style.minHeight = `${Math.max(shown.layout.height, LEAST_HEIGHT_PX)}px`;
     card.style.setProperty("--lane-px", `${shown.sizes.labelPx}px`);
     draw(figure, shown.traces, shown.layout);

@@ -14,20 +14,20 @@ const DIMMED = 0.16;
 const TICK_STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 144e5, 288e5, 864e5];
 
 /** Traces and layout of a window, and for each hoverable trace what its points are. */
-export function figureOf({ data, rows, width, height, selected, method }) {
+export function figureOf({ data, range, rows, width, height, selected, method }) {
   const base = spec("timeline");
   learn(data.methods, colours().methods.length);
   const sizes = sizesOf(rows, width, height);
   const plotPx = Math.max(width - sizes.labelPx - base.layout.margin.r, 50);
-  const msPerPx = (data.to_ms - data.from_ms) / plotPx;
-  const scene = { data, rows, msPerPx, selected, method, traces: base.traces, rowOf: rowNumbers(rows) };
+  const msPerPx = (range.to - range.from) / plotPx;
+  const scene = { data, range, rows, msPerPx, selected, method, traces: base.traces, rowOf: rowNumbers(rows) };
   const parts = data.mode === "heat"
     ? [steps(scene), heat(scene), markers(scene)]
     : [steps(scene), ...driver(scene), queued(scene), ...spans(scene), chosen(scene), markers(scene)];
   return {
     traces: parts.map((part) => part.trace),
     points: parts.map((part) => part.points),
-    layout: layoutOf(base.layout, { data, rows, width, sizes, plotPx }),
+    layout: layoutOf(base.layout, { range, rows, width, sizes, plotPx }),
     sizes,
   };
 }
@@ -40,13 +40,13 @@ function rowNumbers(rows) {
   return numbers;
 }
 
-function layoutOf(base, { data, rows, width, sizes, plotPx }) {
+function layoutOf(base, { range, rows, width, sizes, plotPx }) {
   const layout = copy(base);
   layout.width = width;
   layout.height = rows.length * sizes.rowPx + base.margin.t + base.margin.b;
   layout.margin.l = sizes.labelPx;
   layout.uirevision = "timeline";
-  Object.assign(layout.xaxis, ticksOf(data.from_ms, data.to_ms, plotPx), { range: [data.from_ms, data.to_ms], autorange: false });
+  Object.assign(layout.xaxis, ticksOf(range.from, range.to, plotPx), { range: [range.from, range.to], autorange: false });
   Object.assign(layout.yaxis, {
     range: [rows.length - 0.5, -0.5],
     autorange: false,
@@ -101,8 +101,8 @@ const isFailed = (status) => status === "error" || status === "died";
 const shortName = (name) => name.slice(name.indexOf(".") + 1);
 
 /** A bar's text when the part of it that is in the window has room for it, else nothing. */
-function fitting(text, start, ms, data, msPerPx) {
-  const seenMs = Math.min(start + ms, data.to_ms) - Math.max(start, data.from_ms);
+function fitting(text, start, ms, range, msPerPx) {
+  const seenMs = Math.min(start + ms, range.to) - Math.max(start, range.from);
   return seenMs / msPerPx > text.length * LETTER_PX + 10 ? label(text) : "";
 }
 
@@ -112,13 +112,13 @@ function push(trace, row, start, ms) {
   trace.x.push(ms);
 }
 
-function steps({ data, rows, msPerPx, traces }) {
+function steps({ data, range, rows, msPerPx, traces }) {
   const trace = { ...barTrace(traces.step), text: [] };
   const points = [];
   const row = rows.findIndex((one) => one.kind === "steps");
   for (const step of data.steps) {
-    const start = Math.max(step.started_ms, data.from_ms);
-    const ms = Math.min(step.ended_ms ?? data.run_ms, data.to_ms) - start;
+    const start = Math.max(step.started_ms, range.from);
+    const ms = Math.min(step.ended_ms ?? data.run_ms, range.to) - start;
     if (ms <= 0) continue;
     push(trace, row, start, Math.max(ms - 1.5 * msPerPx, ms * 0.5));
     const text = `step ${step.index}`;
@@ -152,7 +152,7 @@ function hatchOfPhase(phase, status) {
   return isFailed(status) ? ["x", surface, phases[phase]] : null;
 }
 
-function driver({ data, rows, msPerPx, method, traces }) {
+function driver({ data, range, rows, msPerPx, method, traces }) {
   const parts = twoTraces(traces.phase, traces.hatched_phase);
   const { phases } = colours();
   const row = rows.findIndex((one) => one.kind === "driver");
@@ -168,7 +168,7 @@ function driver({ data, rows, msPerPx, method, traces }) {
       addBar(parts, {
         row, start, ms: Math.max(ms, msPerPx * LEAST_PX), colour: phases[phase], hatch: hatchOfPhase(phase, status),
         opacity: method && method !== name ? DIMMED : 1,
-        text: phase === "wait" ? fitting(shortName(name), start, ms, data, msPerPx) : "",
+        text: phase === "wait" ? fitting(shortName(name), start, ms, range, msPerPx) : "",
         point: { kind: "phase", call: column.call_id[i], method: name, phase, start, ms, status, blocking },
       });
     }
@@ -190,7 +190,7 @@ function queued({ data, rowOf, msPerPx, method, traces }) {
 
 const PATTERNS = { error: "x", died: "x", running: "/", cancelled: "." };
 
-function spans({ data, rows, rowOf, msPerPx, method, traces }) {
+function spans({ data, range, rows, rowOf, msPerPx, method, traces }) {
   const parts = twoTraces(traces.span, traces.hatched_span);
   const { methods: palette, error, surface } = colours();
   const bars = data.bars;
@@ -205,7 +205,7 @@ function spans({ data, rows, rowOf, msPerPx, method, traces }) {
       row, start, ms: Math.max(ms, msPerPx * LEAST_PX), colour,
       hatch: PATTERNS[status] ? [PATTERNS[status], surface, colour] : null,
       opacity: method && method !== name ? DIMMED : 1,
-      text: fitting(shortName(name), start, ms, data, msPerPx),
+      text: fitting(shortName(name), start, ms, range, msPerPx),
       point: { kind: "span", call: bars.call_id[i], method: name, lane: rows[row].lane, start, ms, queued: bars.queued_ms[i], status },
     });
   }

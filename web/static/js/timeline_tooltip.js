@@ -1,7 +1,7 @@
 // What the pointer is on, in words beside it. Made of text nodes, so names stay names.
 
 import { el } from "./dom.js";
-import { duration, percent, sinceStart } from "./format.js";
+import { duration, metric, percent, sinceStart } from "./format.js";
 
 const box = el("div", { class: "pointer-tip", role: "tooltip", hidden: true });
 document.body.append(box);
@@ -19,7 +19,7 @@ const LINES = {
     p.call ? ["longest", `${duration(p.longest)}, call #${p.call}`] : null)],
   step: (p) => [el("strong", {}, `step ${p.step.index}${p.step.total ? ` of ${p.step.total}` : ""}`), facts(
     ["took", p.step.ended_ms === null ? "running" : duration(p.step.ended_ms - p.step.started_ms)],
-    ["from", sinceStart(p.step.started_ms)], ...p.step.metrics.map(([name, value]) => [name, String(Number(value.toPrecision(4)))]))],
+    ["from", sinceStart(p.step.started_ms)], ...p.step.metrics.map(([name, value]) => [name, metric(value)]))],
   event: (p) => [el("strong", {}, p.happening.kind), el("p", {}, p.happening.text), facts(["at", sinceStart(p.happening.at_ms)], ["level", p.happening.level])],
 };
 
