@@ -27,6 +27,7 @@ from app.api import Tokens, create_app, hub_of
 from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
 from app.store.reader import Reader
+from app.store.writer import WriterOptions
 from core import runtime, version
 from core.control.commands import ControlPlane
 from core.controller import control_plane
@@ -130,17 +131,21 @@ class WebServer:
 class RunServer:
     """A recorded and shown run of this process; see ``serve``."""
 
-    def __init__(self, settings: ServerSettings, runs_dir: Path, name: str, script: str) -> None:
+    def __init__(
+        self, settings: ServerSettings, runs_dir: Path, name: str, script: str, options: WriterOptions | None = None
+    ) -> None:
         """Remember what is wanted; nothing is made before ``start``."""
         self._web = WebServer(settings)
         self._runs_dir = runs_dir
         self._name = name
         self._script = script
+        self._options = options
         self._tokens = Tokens.make(settings.control)
         self._recorder: Recorder | None = None
         self._reader: Reader | None = None
         self._token_files: list[Path] = []
         self._over = threading.Event()
+        self._pid = os.getpid()
 
     @property
     def url(self) -> str:
@@ -198,6 +203,7 @@ class RunServer:
             started_ns=current.clock.now_ns(),
             podium_version=version.VERSION,
             ray_version=_version_of("ray"),
+            options=self._options,
         )
         self._reader = Reader(recorder.path)
         plane = _wire(recorder, settings.control)
@@ -223,7 +229,9 @@ class RunServer:
             self._recorder.close(status=status)
 
     def stop(self, status: str = "ended") -> None:
-        """Stop recording and showing; may be called twice."""
+        """Stop recording and showing; may be called twice. A forked child has nothing to stop."""
+        if os.getpid() != self._pid:
+            return
         self.finish(status)
         self._web.stop()
         if self._reader is not None:
@@ -262,6 +270,7 @@ def serve(
     name: str = "",
     i_know: bool = False,
     allowed_hosts: tuple[str, ...] = (),
+    tracebacks: bool = True,
     script: str = "",
 ) -> RunServer:
     """Record this driver and show it in a browser, as long as a ``with`` block lasts.
@@ -280,6 +289,7 @@ def serve(
         name: What the run is called in lists, the script's name if empty.
         i_know: That other machines may reach the server, on a network that is meant to.
         allowed_hosts: Further ``Host`` values, each with its port unless that is 80.
+        tracebacks: Whether the tracebacks of failed calls are recorded; they can hold values.
         script: The driver's script, found by itself if empty.
 
     Raises:
@@ -289,7 +299,8 @@ def serve(
         host=host, port=port, control=control, open_to_network=i_know, allowed_hosts=tuple(allowed_hosts)
     )
     script = script or sys.argv[0] or "interactive"
-    return RunServer(settings, Path(runs_dir), name or Path(script).stem, script)
+    options = WriterOptions(tracebacks=tracebacks)
+    return RunServer(settings, Path(runs_dir), name or Path(script).stem, script, options)
 
 
 class FileServer:

@@ -106,7 +106,8 @@ class Guard:
             await self._note(visit, visitor.name, expected, "asked")
             await self._pass(scope, _replay(body, receive), visit)
             outcome = "accepted" if visit.status < 400 else "refused" if visit.status < 500 else "failed"
-            await self._note(visit, visitor.name, expected, outcome, str(visit.status))
+            operation_id = str(scope.get("podium.operation", ""))
+            await self._note(visit, visitor.name, expected, outcome, str(visit.status), operation_id)
         else:
             await self._pass(scope, receive, visit)
 
@@ -149,7 +150,15 @@ class Guard:
         detail = f"{refusal.problem.status} {refusal.problem.slug}"
         await self._note(visit, refusal.by, _expected_generation(visit.head, b""), outcome, detail)
 
-    async def _note(self, visit: _Visit, by: str, expected: int | None, outcome: str, detail: str = "") -> None:
+    async def _note(
+        self,
+        visit: _Visit,
+        by: str,
+        expected: int | None,
+        outcome: str,
+        detail: str = "",
+        operation_id: str = "",
+    ) -> None:
         head = visit.head
         entry = AuditFacts(
             at_ns=self._now_ns(),
@@ -162,6 +171,7 @@ class Guard:
             expected_generation=expected,
             outcome=outcome,
             detail=detail,
+            operation_id=operation_id,
         )
         try:
             await anyio.to_thread.run_sync(self._audit.audit, entry, limiter=self._audit_threads)

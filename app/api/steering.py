@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Depends, Header, Path
+from fastapi import APIRouter, Body, Depends, Header, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -46,18 +46,30 @@ Said = Annotated[ControlRequest | None, Body()]
 
 @router.post("/resource-pools/{name}/pause", operation_id="pause_pool", tags=["resource pools"], status_code=202)
 async def pause_pool(
-    has: With, who: Controller, name: PoolName, body: Said = None, if_match: IfMatch = None, key: Key = None
+    request: Request,
+    has: With,
+    who: Controller,
+    name: PoolName,
+    body: Said = None,
+    if_match: IfMatch = None,
+    key: Key = None,
 ) -> Response:
     """Let no new call on the pool's groups start; a running call finishes."""
-    return await _submit(has, _as_said(Pause(name, who.name), body, if_match), key)
+    return await _submit(request, has, _as_said(Pause(name, who.name), body, if_match), key)
 
 
 @router.post("/resource-pools/{name}/resume", operation_id="resume_pool", tags=["resource pools"], status_code=202)
 async def resume_pool(
-    has: With, who: Controller, name: PoolName, body: Said = None, if_match: IfMatch = None, key: Key = None
+    request: Request,
+    has: With,
+    who: Controller,
+    name: PoolName,
+    body: Said = None,
+    if_match: IfMatch = None,
+    key: Key = None,
 ) -> Response:
     """Let the pool's groups go on."""
-    return await _submit(has, _as_said(Resume(name, who.name), body, if_match), key)
+    return await _submit(request, has, _as_said(Resume(name, who.name), body, if_match), key)
 
 
 @router.post("/operations/{operation_id}/cancel", operation_id="cancel_operation", tags=["operations"])
@@ -98,11 +110,13 @@ def _unfit(detail: str) -> Problem:
     return Problem(422, "invalid-request", "The request does not fit", detail)
 
 
-async def _submit(has: Collaborators, command: Command, key: str | None) -> Response:
+async def _submit(request: Request, has: Collaborators, command: Command, key: str | None) -> Response:
     plane = _plane(has)
 
     def do() -> Response:
         operation_id = has.remembered.once(key or "", repr(command), lambda: plane.submit(command).id)
+        # For the audit entry that the guard makes of the answer.
+        request.scope["podium.operation"] = operation_id
         view = operation_view(find_operation(has, operation_id), has.source.run())
         return json_answer(view, 202, {"Location": f"/api/v1/operations/{operation_id}"})
 

@@ -25,6 +25,7 @@ _CONTROL = typer.Option("--control", help="Let pools be paused and resumed from 
 _I_KNOW = typer.Option("--i-know", help="Let other machines reach the dashboard, on a network that is meant to.")
 _ALLOWED = typer.Option("--allowed-host", help="A further name of this server, with its port, such as tunnel:8080.")
 _RUNS_DIR = typer.Option("--runs-dir", help="The folder for the runs' files.")
+_NO_TRACEBACKS = typer.Option("--no-tracebacks", help="Record no tracebacks of failed calls; they can hold values.")
 _CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray that Podium starts.")
 _GPUS = typer.Option("--num-gpus", min=0, help="Logical GPUs of the Ray that Podium starts; the machine needs none.")
 
@@ -34,6 +35,7 @@ Control = Annotated[bool, _CONTROL]
 IKnow = Annotated[bool, _I_KNOW]
 Allowed = Annotated[list[str] | None, _ALLOWED]
 RunsDir = Annotated[Path, _RUNS_DIR]
+NoTracebacks = Annotated[bool, _NO_TRACEBACKS]
 Cpus = Annotated[float | None, _CPUS]
 Gpus = Annotated[float | None, _GPUS]
 
@@ -49,6 +51,7 @@ def run(
     num_gpus: Gpus = None,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
+    no_tracebacks: NoTracebacks = False,
 ) -> None:
     """Run a driver script with the dashboard up; ends with the script's own exit code."""
     path = check_script(script)
@@ -60,6 +63,7 @@ def run(
         name=path.stem,
         i_know=i_know,
         allowed_hosts=tuple(allowed_host or ()),
+        tracebacks=not no_tracebacks,
         script=str(script),
     )
     _use_logical_resources(num_cpus, num_gpus)

@@ -552,6 +552,7 @@ def test_every_attempt_to_change_something_is_audited_before_and_after() -> None
     asked, done = house.audit.entries
     assert (asked.outcome, done.outcome, done.detail) == ("asked", "accepted", "202")
     assert asked.request_id == done.request_id
+    assert (asked.operation_id, done.operation_id) == ("", "op-1")
     assert (asked.actor, asked.action, asked.target, asked.expected_generation) == ("control", "POST", PAUSE, 3)
     assert asked.remote == "127.0.0.1"
     assert asked.user_agent.startswith("python-httpx")
