@@ -53,13 +53,18 @@ class _Window:
 _SpanRow = tuple[int, int, int, int, int, int]
 
 
-def timeline(connection: sqlite3.Connection, from_ns: int, to_ns: int, run_ns: int, px: int) -> Timeline:
-    """Return the window, as bars when few enough spans are in it, as heat from spans or roll-ups otherwise."""
+def timeline(
+    connection: sqlite3.Connection, from_ns: int, to_ns: int, run_ns: int, px: int, pruned_ns: int = 0
+) -> Timeline:
+    """Return the window, as bars when few enough spans are in it, as heat from spans or roll-ups otherwise.
+
+    Before ``pruned_ns`` there are only roll-ups.
+    """
     window = _window(connection, from_ns, to_ns, run_ns)
     n_spans = _count(connection, window)
     methods, names = _methods(connection)
     bars, driver, heat, mode = Bars(), DriverBars(), Heat(), "heat"
-    if n_spans > MAX_RAW_SPANS:
+    if n_spans > MAX_RAW_SPANS or from_ns < pruned_ns:
         heat, from_ns, to_ns = _heat_from_rolls(connection, window, px)
     else:
         spans, calls = _spans(connection, window), _driver_calls(connection, window)

@@ -122,10 +122,11 @@ class Reader:
     def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
         """Return a window for a figure ``px`` wide; None means the run's start or its present end."""
         with self._pool.lend() as connection:
-            run_ns = self._now(connection).run_ns
+            now = self._now(connection)
+            run_ns, pruned_ns = now.run_ns, now.row["pruned_before_ns"] or 0
             from_ns = 0 if from_ms is None else int(from_ms * 1e6)
             to_ns = run_ns if to_ms is None else int(to_ms * 1e6)
-            return read_timeline.timeline(connection, from_ns, max(to_ns, from_ns + 1000), run_ns, px)
+            return read_timeline.timeline(connection, from_ns, max(to_ns, from_ns + 1000), run_ns, px, pruned_ns)
 
     def call(self, call_id: int) -> CallDetail | None:
         """Return one call with its ranks, or None when there is no such call."""

@@ -38,6 +38,12 @@ _STATE = update(
 )
 _BEAT = update(Run, ("heartbeat_wall_ns", "n_dropped"))
 _END = update(Run, ("sequence", "heartbeat_wall_ns", "status", "clean_exit"))
+_PRUNED = update(Run, ("pruned_before_ns",))
+_PRUNE_LANE = (
+    "DELETE FROM rank_span WHERE lane_id = ? AND began_ns < coalesce((SELECT began_ns FROM rank_span "
+    "WHERE lane_id = ? AND began_ns < ? ORDER BY began_ns LIMIT 1 OFFSET ?), ?)"
+)
+_VACUUM_PAGES = 1_000
 _RUN_ID = 1
 
 
@@ -138,6 +144,37 @@ class RunFile:
         """
         with self._transaction(durable=True):
             self._open().execute(_END, (sequence, time.time_ns(), status, clean, _RUN_ID))
+
+    def used_bytes(self) -> int:
+        """Return what the file holds, free pages not counted.
+
+        Raises:
+            sqlite3.Error: It could not be read.
+        """
+        pages, free, page_bytes = (
+            self._open().execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * page_bytes)
+
+    def prune(self, before_ns: int, n_rows: int) -> int:
+        """Delete about ``n_rows`` spans that began before ``before_ns`` and return how many; 0 when none are left.
+
+        Raises:
+            sqlite3.Error: They could not be deleted.
+        """
+        connection = self._open()
+        n_gone = 0
+        with self._transaction(durable=False):
+            connection.execute(_PRUNED, (before_ns, _RUN_ID))
+            for (lane_id,) in connection.execute("SELECT id FROM lane").fetchall():
+                if n_gone >= n_rows:
+                    break
+                n_gone += connection.execute(
+                    _PRUNE_LANE, (lane_id, lane_id, before_ns, n_rows - n_gone, before_ns)
+                ).rowcount
+        connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+        return n_gone
 
     def checkpoint(self, truncate: bool) -> None:
         """Move what the write-ahead log holds into the file, and empty the log when ``truncate``.

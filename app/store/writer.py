@@ -12,11 +12,12 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.store.facts import RunFacts
 from app.store.ledger import Batch, Ledger
+from app.store.prune import SLICE_ROWS, Retention, cut_ns
 from app.store.runfile import Counters, RunFile
 from core.events import (
     CallAwaited,
@@ -39,7 +40,7 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How the writer goes about it. ``max_bytes`` bounds the file's size, 0 for no bound."""
+    """How the writer goes about it."""
 
     capacity: int = 100_000
     batch_size: int = 1_000
@@ -48,7 +49,8 @@ class WriterOptions:
     checkpoint_s: float = 10.0
     retry_s: float = 0.5
     max_retry_s: float = 30.0
-    max_bytes: int = 0
+    prune_s: float = 1.0
+    retention: Retention = field(default_factory=Retention)
     tracebacks: bool = True
 
 
@@ -94,7 +96,9 @@ class Writer:
         self._error = ""
         self._popped_at = self._beat_at = self._checkpoint_at = self._noted_at = 0.0
         self._busy_since_checkpoint = self._idle = False
-        self._max_bytes = self._limited_to = self.options.max_bytes
+        self._max_bytes = self._limited_to = self.options.retention.max_bytes
+        self._pruned_before_ns, self._prune_cut_ns, self._prune_at = 0, -1, 0.0
+        self._last_ns = 0
         self._started_mono_ns = time.monotonic_ns()
         self._stopping = False
         self._ending = ("ended", True)
@@ -211,6 +215,7 @@ class Writer:
             self._ledger.note_dropped(self._n_dropped - self._n_dropped_noted, now_ns)
             self._n_dropped_noted, self._noted_at = self._n_dropped, time.monotonic()
         batch = self._ledger.take(events, now_ns, closing)
+        self._last_ns = batch.last_ns
         with self._drop_lock:
             self._n_dropped += batch.n_refused
             self._n_dropped_noted += batch.n_refused
@@ -275,13 +280,31 @@ class Writer:
             if now - self._beat_at >= self.options.heartbeat_s:
                 self._beat_at = now
                 self._file.beat(self._n_dropped)
+            # Room is needed most when nothing can be written.
+            if not self._queue or self._pending is not None:
+                self._prune(now)
             if self._pending is None and now - self._checkpoint_at >= self.options.checkpoint_s:
                 self._checkpoint_at = now
                 self._file.checkpoint(truncate=not self._busy_since_checkpoint and not self._idle)
                 self._idle, self._busy_since_checkpoint = not self._busy_since_checkpoint, False
         except sqlite3.Error as error:
             if not self._error:
-                _log.warning("heartbeat or checkpoint of %s failed: %s", self.path, error)
+                _log.warning("heartbeat, pruning or checkpoint of %s failed: %s", self.path, error)
+
+    def _prune(self, now: float) -> None:
+        """Let go of a slice of old spans, when there are too many."""
+        if self._prune_cut_ns < 0 and now - self._prune_at >= self.options.prune_s:
+            self._prune_at = now
+            retention = replace(self.options.retention, max_bytes=self._max_bytes)
+            cut = cut_ns(retention, self._file.used_bytes(), self._last_ns, self._pruned_before_ns)
+            self._prune_cut_ns = -1 if cut is None else cut
+        if self._prune_cut_ns < 0:
+            return
+        if self._file.prune(self._prune_cut_ns, SLICE_ROWS):
+            self._retry_at = 0.0
+            self._wake.set()
+        else:
+            self._pruned_before_ns, self._prune_cut_ns = self._prune_cut_ns, -1
 
     def _finish(self) -> None:
         status, clean = self._ending

@@ -18,6 +18,7 @@ from app.recorder import Recorder
 from app.store.facts import AuditFacts
 from app.store.lock import is_free, lock_path
 from app.store.models import APPLICATION_ID
+from app.store.prune import Retention
 from app.store.reader import Reader
 from app.store.writer import Writer, WriterOptions
 from core.events import EventBus, Notice, WorkerEnded
@@ -144,7 +145,9 @@ def test_a_folder_that_is_not_there_is_named_in_the_error(tmp_path: Path) -> Non
 def test_a_full_disk_costs_nothing_but_the_newest_and_writing_goes_on_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = WriterOptions(interval_s=0.01, retry_s=0.02, max_retry_s=0.05, capacity=2_000, max_bytes=400_000)
+    options = WriterOptions(
+        interval_s=0.01, retry_s=0.02, max_retry_s=0.05, capacity=2_000, retention=Retention(400_000)
+    )
     with caplog.at_level(logging.CRITICAL, "podium.store"), recording(tmp_path, options) as recorder:
         for event in people():
             recorder.observe(event)
@@ -184,6 +187,46 @@ def test_a_full_queue_drops_the_newest_and_says_how_many(tmp_path: Path) -> None
         assert texts.count("50 events were not recorded") == 1
         assert [text for text in texts if text != "50 events were not recorded"] == [f"notice {n}" for n in range(100)]
         assert ask(recorder.path, "SELECT n_dropped FROM run") == [(50,)]
+
+
+def test_spans_that_are_too_old_go_and_what_they_added_up_to_stays(tmp_path: Path) -> None:
+    options = WriterOptions(interval_s=0.01, prune_s=0.01, retention=Retention(keep_spans_s=10))
+    with recording(tmp_path, options) as recorder:
+        for event in people():
+            recorder.observe(event)
+        for n in range(1, 301):
+            for event in one_call(n, n * 100):
+                recorder.observe(event)
+        assert recorder.flush()
+        until(lambda: ask(recorder.path, "SELECT count(*) FROM rank_span WHERE began_ns < 19e9") == [(0,)])
+        (n_left,) = ask(recorder.path, "SELECT count(*) FROM rank_span")[0]
+        assert 180 <= int(str(n_left)) <= 220
+        assert ask(recorder.path, "SELECT count(*) FROM call") == [(300,)]
+        assert ask(recorder.path, "SELECT sum(n) FROM roll WHERE level = 0 AND lane_id = 1") == [(300,)]
+        with contextlib.closing(Reader(recorder.path)) as reader:
+            pruned_ms = reader.recorder().pruned_before_ms
+            assert pruned_ms is not None
+            assert 19_000 < pruned_ms < 22_000
+            assert reader.timeline(0, 10_000, 800).mode == "heat"
+            assert sum(reader.timeline(0, 10_000, 800).heat.busy[1]) > 0
+            assert reader.timeline(pruned_ms + 100, pruned_ms + 5_000, 800).mode == "bars"
+
+
+def test_a_file_that_is_nearly_full_lets_its_oldest_spans_go_and_goes_on(tmp_path: Path) -> None:
+    options = WriterOptions(interval_s=0.01, prune_s=0.01, retention=Retention(max_bytes=1_200_000))
+    with recording(tmp_path, options) as recorder:
+        for event in people(8):
+            recorder.observe(event)
+        for n in range(1, 1201):
+            for event in one_call(n, n * 100, (6.0,) * 8):
+                recorder.observe(event)
+            if n % 50 == 0:
+                assert recorder.flush(5)
+        assert recorder.state().error == ""
+        assert ask(recorder.path, "SELECT count(*) FROM call") == [(1200,)]
+        until(lambda: ask(recorder.path, "SELECT pruned_before_ns > 0 FROM run") == [(1,)])
+        assert ask(recorder.path, "SELECT max(call_id) FROM rank_span") == [(1200,)]
+        assert recorder.path.stat().st_size <= 1_200_000
 
 
 def test_a_call_ends_on_file_even_when_its_end_meets_a_full_queue(tmp_path: Path) -> None:
