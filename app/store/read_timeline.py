@@ -173,7 +173,7 @@ def _running(connection: sqlite3.Connection, window: _Window) -> dict[int, list[
     calls = connection.execute(
         "SELECT id, method_id, started_ns + gate_ns FROM call WHERE status = 0 AND status != 1 "
         "AND started_ns <= ? ORDER BY id DESC LIMIT ?",
-        (window.to_ns, _N_IN_FLIGHT),
+        (window.to_ns, min(_N_IN_FLIGHT, max(10, MAX_RAW_SPANS // max(1, len(window.lanes))))),
     ).fetchall()
     running: dict[int, list[_SpanRow]] = defaultdict(list)
     for call_id, method_id, sent_ns in reversed(calls):
