@@ -26,6 +26,7 @@ CALLS_PER_PAGE = 100
 N_TOP_METHODS = 12
 N_SLOW_RANKS = 8
 MAX_METRICS = 6
+MAX_STEPS_IN_FIGURE = 600
 N_ROWS_ABOVE_RANKS = 3
 CALL_STATES = ("running", "ok", "error", "died", "cancelled")
 
@@ -75,7 +76,7 @@ def render_overview(source: RunSource, frame: Frame) -> str:
         casualties=_casualties(overview),
         metrics_px=_metrics_heights_px(len({name for step in overview.steps for name, _ in step.metrics})),
         specs=figure_specs(),
-        steps=[_step_block(step) for step in overview.steps],
+        steps=[_step_block(step) for step in _thinned(overview.steps)],
         shares_of_call=shares_of_call,
     )
 
@@ -93,7 +94,9 @@ def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
     detail = source.call(call_id)
     if detail is None:
         return None
-    rows = rank_rows(detail, now_ms=source.run().duration_ms)
+    now_ms = source.run().duration_ms
+    rows = rank_rows(detail, now_ms)
+    is_running = detail.call.status == "running"
     ran_ms = [row.ran_ms for row in rows if row.ran_ms is not None]
     return _page(
         "call.html",
@@ -103,6 +106,7 @@ def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
         call=detail.call,
         shares=shares_of_call(detail),
         rows=rows,
+        took_ms=max(now_ms - detail.call.started_ms, 0.0) if is_running else detail.call.duration_ms,
         spread_ms=detail.max_ms - detail.median_ms,
         lost_ms=sum(detail.max_ms - ms for ms in ran_ms),
         padding_share=_padding_share(detail),
@@ -166,6 +170,11 @@ def _workers_by_group(overview: Overview) -> list[dict[str, object]]:
         counts = groups.setdefault((worker.pool, worker.group), {"alive": 0, "ended": 0, "died": 0})
         counts[worker.state] = counts.get(worker.state, 0) + 1
     return [{"pool": pool, "group": group, **counts} for (pool, group), counts in sorted(groups.items())]
+
+
+def _thinned(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return every n-th step and the last, so that a long run's page stays small; the figure has no room for more."""
+    return (*steps[: -1 : -(-len(steps) // MAX_STEPS_IN_FIGURE)], steps[-1]) if steps else ()
 
 
 def _step_block(step: Step) -> dict[str, object]:

@@ -32,9 +32,13 @@ class RankRow:
 
 
 def rank_rows(detail: CallDetail, now_ms: float) -> tuple[RankRow, ...]:
-    """Return the ranks of a call, longest first; a span that is not over ends at ``now_ms``."""
+    """Return the ranks of a call, longest first; a span that is not over ends at ``now_ms``.
+
+    The run's own clock may be a moment behind its spans; now is then when the last of them said something.
+    """
     if not detail.spans:
         return ()
+    now_ms = max(now_ms, *(_last_word_ms(span) for span in detail.spans))
     from_ms = min(span.submitted_ms for span in detail.spans)
     to_ms = max(_end_ms(span, now_ms) for span in detail.spans)
     width_ms = max(to_ms - from_ms, 1e-6)
@@ -42,11 +46,14 @@ def rank_rows(detail: CallDetail, now_ms: float) -> tuple[RankRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-(row.ran_ms or row.total_ms), row.span.rank)))
 
 
+def _last_word_ms(span: RankSpan) -> float:
+    return max(ms for ms in (span.submitted_ms, span.started_ms, span.finished_ms, span.ready_ms) if ms is not None)
+
+
 def _end_ms(span: RankSpan, now_ms: float) -> float:
-    known = [ms for ms in (span.started_ms, span.finished_ms, span.ready_ms) if ms is not None]
     if span.ready_ms is None and span.status == "running":
-        known.append(now_ms)
-    return max([span.submitted_ms, *known])
+        return max(now_ms, _last_word_ms(span))
+    return _last_word_ms(span)
 
 
 def _between(start_ms: float | None, end_ms: float | None) -> float | None:

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.unit.web_sample import EVIL, FAILED_CALL, SampleRun
-from web import pages
+from web import pages, units
 from web.pages import Frame
 from web.source import CallFilter, Overview, Step
 
@@ -213,3 +213,24 @@ def test_a_metric_that_is_no_number_does_not_break_the_data_block() -> None:
     assert block is not None
     (step,) = json.loads(block[1], parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert step["metrics"] == [["loss", None], ["norm", None], ["reward", 0.5]]
+
+
+def test_a_running_call_says_how_long_it_has_run(sample: SampleRun) -> None:
+    (running,) = sample.calls(10, None, CallFilter(status="running")).items
+    text = pages.render_call(sample, Frame("call", live=True), running.id)
+    assert text is not None
+    assert f"{units.duration(NOW_MS - running.started_ms)} so far" in text
+
+
+def test_a_long_runs_page_carries_a_thinned_figure_with_its_last_step() -> None:
+    class Long(SampleRun):
+        def overview(self) -> Overview:
+            steps = tuple(Step(i, 25_000, i * 10.0, i * 10.0 + 9, (("reward", 0.5),)) for i in range(25_000))
+            return replace(super().overview(), steps=steps)
+
+    text = pages.render_overview(Long(NOW_MS), Frame("overview"))
+    block = re.search(r'id="steps">(.*?)</script>', text)
+    assert block is not None
+    steps = json.loads(block[1])
+    assert pages.MAX_STEPS_IN_FIGURE / 2 < len(steps) <= pages.MAX_STEPS_IN_FIGURE + 1
+    assert steps[-1]["index"] == 24_999

@@ -59,3 +59,10 @@ def test_a_span_that_sticks_out_of_its_call_stays_inside_of_the_bar() -> None:
 
 def test_a_call_without_ranks_has_no_rows() -> None:
     assert rank_rows(call_of(), now_ms=300.0) == ()
+
+
+def test_a_run_clock_that_is_behind_does_not_hide_a_running_rank() -> None:
+    waiting = replace(SPAN, rank=1, started_ms=None, finished_ms=None, ready_ms=None, status="running")
+    rows = rank_rows(call_of(SPAN, waiting), now_ms=50.0)
+    pieces = {row.span.rank: row.pieces for row in rows}
+    assert [(piece.kind, piece.ms) for piece in pieces[1]] == [("unknown", 90.0)]

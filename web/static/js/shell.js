@@ -97,7 +97,9 @@ function showConnection() {
   const node = $("#connection");
   if (!node) return;
   node.hidden = !lostSince;
-  if (lostSince) setText(node, `${lostWhy} ${Math.round((Date.now() - lostSince) / 1000)} s, retrying`);
+  if (!lostSince) return;
+  setText($("b", node), `${lostWhy}, retrying`);
+  setText($("span", node), ` ${Math.round((Date.now() - lostSince) / 1000)} s`);
 }
 
 /** Keys that work outside of fields; `handlers` maps a key to what it does. */

@@ -7,6 +7,7 @@ import { root } from "./dom.js";
 const POLL_MS = 2000;
 const RETRY_MS = 15000;
 const FAILURES_BEFORE_POLLING = 3;
+const SHARE = 4;
 const NAMES = ["tick", "pool", "operation", "end", "resync"];
 
 class Stream extends EventTarget {
@@ -114,10 +115,11 @@ export const stream = new Stream();
 
 /**
  * Call `refresh` at most every `everyMs` while the page follows the run, never twice at once, never when hidden.
+ * What takes long is asked for less often, so that a busy driver is left in peace.
  * `refresh` may throw: the page keeps what it shows, and says that the server is silent.
  */
 export function follow(refresh, isLive, everyMs = 500) {
-  let last = 0;
+  let nextAt = 0;
   let timer = 0;
   let busy = false;
   let again = false;
@@ -129,7 +131,7 @@ export function follow(refresh, isLive, everyMs = 500) {
     }
     if (document.hidden) return;
     busy = true;
-    last = performance.now();
+    const startedAt = performance.now();
     try {
       await refresh();
       stream.answered(true);
@@ -137,6 +139,7 @@ export function follow(refresh, isLive, everyMs = 500) {
       if (error.name !== "AbortError") stream.answered(false, error.title);
     } finally {
       busy = false;
+      nextAt = startedAt + Math.max(everyMs, (performance.now() - startedAt) * SHARE);
       if (again) {
         again = false;
         plan();
@@ -144,7 +147,7 @@ export function follow(refresh, isLive, everyMs = 500) {
     }
   };
   const plan = () => {
-    if (!timer) timer = setTimeout(run, Math.max(0, last + everyMs - performance.now()));
+    if (!timer) timer = setTimeout(run, Math.max(0, nextAt - performance.now()));
   };
   stream.addEventListener("tick", () => isLive() && plan());
   stream.addEventListener("end", plan);

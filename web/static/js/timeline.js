@@ -153,10 +153,12 @@ function showTools() {
 
 function showLegend() {
   const legend = $("#legend-methods");
-  const state = JSON.stringify([data.methods, view.method, themeName()]);
+  const used = new Set([...data.bars.method, ...data.driver.method]);
+  const names = data.methods.filter((name, i) => used.has(i) || name === view.method).sort();
+  const state = JSON.stringify([names, view.method, themeName()]);
   if (legend.dataset.state === state) return;
   legend.dataset.state = state;
-  legend.replaceChildren(...[...data.methods].sort().map((name) => el("button", {
+  legend.replaceChildren(...names.map((name) => el("button", {
     type: "button", "data-method": name, "aria-pressed": String(view.method === name), title: `Show ${name} alone`,
   }, el("i", { class: "swatch", style: `background:${colourOf(name, colours().methods)}` }), el("span", {}, name))));
 }
@@ -194,6 +196,7 @@ function listen() {
 
 function select(call, options = {}) {
   view.select(call);
+  hideTip();
   if (call === null) closeDrawer();
   else openDrawer(call, options);
   if (data) paint();
