@@ -33,7 +33,8 @@ def batch_of(tensors: Mapping[str, Any], num_batch_dims: int = 1) -> TensorDict:
             raise BatchError(f"tensors disagree about the rows: {first!r} has {wanted}, {key!r} has {size}")
     if num_batch_dims != 1:
         raise BatchError(f"a DataProto has one batch dimension, not {num_batch_dims}; fold_batch_dim makes more")
-    return TensorDict(dict(tensors), batch_size=list(wanted))
+    # The copy gives inner TensorDicts dicts of their own, too.
+    return TensorDict(dict(tensors), batch_size=list(wanted)).copy()
 
 
 def _leading_sizes(key: str, value: Any, n_dims: int) -> tuple[int, ...]:

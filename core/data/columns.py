@@ -35,6 +35,10 @@ class Columns:
             return int(self.batch.batch_size[0])
         return next((int(array.shape[0]) for array in self.arrays.values()), 0)
 
+    def shallow(self) -> Columns:
+        """Return the same columns in dicts of their own."""
+        return Columns(None if self.batch is None else self.batch.copy(), dict(self.arrays), self.row_ids)
+
     def take(self, index: torch.Tensor) -> Columns:
         """Return the rows ``index`` (int64, not negative, repeats allowed) as a copy."""
         numbers = index.numpy()

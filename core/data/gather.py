@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -13,16 +13,20 @@ from core.data.columns import Columns
 from core.data.proto import DataProto
 from core.data.wire import deserialize_single_tensor
 
+# None is torch.distributed's name for the group of all ranks.
+Group: TypeAlias = dist.ProcessGroup | None
+
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a rank says before it sends: its big tensors' dtypes and shapes, and everything else as it is."""
+    """What a rank says before it sends: its big tensors' dtypes, shapes and kind of device; all else as it is."""
 
     shapes: dict[str, tuple[str, tuple[int, ...]]]
+    device: str
     rest: DataProto
 
 
-def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | DeviceMesh) -> None:
+def all_gather_data_proto(data: DataProto, process_group: Group | DeviceMesh) -> None:
     """Replace the rows of ``data``, in place, by those of all ranks in rank order; numbers of rows may differ.
 
     Meta is merged as ``concat`` does. The tensors are then on the device that the group works on (a mesh's kind of
@@ -33,14 +37,15 @@ def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | De
         MergeConflictError: The ranks' meta disagrees about a setting.
     """
     group = process_group.get_group() if isinstance(process_group, DeviceMesh) else process_group
-    device = _device_of(data, process_group, group)
     large = _large_columns(data)
     header = _Header(
         {key: (str(column.dtype).removeprefix("torch."), tuple(column.shape)) for key, column in large.items()},
+        next((column.device.type for column in large.values()), ""),
         _without(data, set(large)),
     )
     headers: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(headers, header, group=group)
+    device = _device_of(headers, process_group, group)
     parts = [gathered.rest for gathered in headers]
     # Only what every rank has is sent as raw bytes: who lacks a key would wait for ever or send another one.
     for key in sorted({key for gathered in headers for key in gathered.shapes}):
@@ -55,18 +60,14 @@ def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | De
     data.meta_info = joined.meta_info
 
 
-def _device_of(data: DataProto, given: dist.ProcessGroup | DeviceMesh, group: dist.ProcessGroup) -> torch.device:
-    """Choose the device that the group can send from."""
+def _device_of(headers: list[_Header], given: Group | DeviceMesh, group: Group) -> torch.device:
+    """Choose the device to send from: the same kind on every rank, or they would wait for each other for ever."""
     if isinstance(given, DeviceMesh):
         kind = given.device_type
     else:
         kinds = [part.split(":")[0] for part in str(dist.get_backend_config(group)).split(",")]
-        own = (
-            next((t.device.type for t in data.batch.values() if isinstance(t, torch.Tensor)), "") if data.batch else ""
-        )
-        kind = own if own in kinds else kinds[0]
-    module = getattr(torch, kind)
-    return torch.device(kind) if kind == "cpu" else torch.device(kind, module.current_device())
+        kind = next((header.device for header in headers if header.device in kinds), kinds[0])
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, getattr(torch, kind).current_device())
 
 
 def _large_columns(data: DataProto) -> dict[str, torch.Tensor]:
@@ -86,7 +87,7 @@ def _without(data: DataProto, keys: set[str]) -> DataProto:
 
 
 def _gather_bytes(
-    column: torch.Tensor | None, key: str, headers: list[_Header], device: torch.device, group: dist.ProcessGroup
+    column: torch.Tensor | None, key: str, headers: list[_Header], device: torch.device, group: Group
 ) -> list[torch.Tensor | None]:
     """Gather one column's bytes, filled up to the largest rank's; a rank without it sends filling."""
     facts = [header.shapes.get(key) for header in headers]

@@ -10,7 +10,14 @@ import torch
 
 from core.errors import BatchError
 
-RowIndex: TypeAlias = "Sequence[int] | Sequence[bool] | np.ndarray[Any, Any] | torch.Tensor | range"
+RowIndex: TypeAlias = (
+    Sequence[int]
+    | Sequence[bool]
+    | Sequence[np.bool_]
+    | Sequence[np.integer[Any]]
+    | np.ndarray[Any, Any]
+    | torch.Tensor
+)
 
 
 def row_numbers(index: RowIndex, n_rows: int) -> torch.Tensor:

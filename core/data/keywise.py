@@ -45,7 +45,7 @@ class KeyMethods(Table):
         batch = None
         if self.batch is not None:
             picked = {key: self.batch.get(key) for key in batch_keys}
-            batch = TensorDict(picked, batch_size=self.batch.batch_size, device=self.batch.device)
+            batch = TensorDict(picked, batch_size=self.batch.batch_size, device=self.batch.device).copy()
         elif not array_keys and len(self):
             batch = TensorDict({}, batch_size=[len(self)])
         arrays = {key: self.non_tensor_batch[key] for key in array_keys}

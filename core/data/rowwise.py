@@ -183,7 +183,7 @@ class RowMethods(Table):
 
     @staticmethod
     def concat(data: Sequence[AnyTable]) -> AnyTable:
-        """Join batches row after row; tensors are copied, meta is merged over *all* parts.
+        """Join batches row after row; meta is merged over *all* parts. A single part is not copied.
 
         ``metrics`` become a dict of lists in the order of the parts; keys that are equal stay; numbers that differ are
         kept per part, in a list; other values that differ are an error. ``core.data.meta`` has the whole policy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -104,8 +104,7 @@ class Table:
         array = None if ids is None else np.array(ids, dtype=np.int64)
         if array is not None and array.shape != (len(self),):
             raise BatchError(f"{len(self)} rows need one id each, got ids of shape {array.shape}")
-        columns = self._columns()
-        return self._derive(Columns(columns.batch, columns.arrays, array))
+        return self._derive(replace(self._columns().shallow(), row_ids=array))
 
     def is_padding_enabled(self) -> bool:
         """Tell whether this batch may be cut unevenly or padded: its own switch, or that of all batches."""
@@ -133,6 +132,4 @@ class Table:
 
     def __copy__(self) -> Self:
         """Return a batch with dicts of its own over the same memory."""
-        columns = self._columns()
-        batch = columns.batch if columns.batch is None else columns.batch.copy()
-        return self._derive(Columns(batch, columns.arrays, columns.row_ids))
+        return self._derive(self._columns().shallow())

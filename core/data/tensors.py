@@ -125,7 +125,7 @@ def cat_tensordicts(batches: Sequence[Any], memo: RaggedMemo, path: str = "") ->
     """
     first = batches[0]
     if len(batches) == 1:
-        return first
+        return first.copy()
     if all(isinstance(batch, (NonTensorData, NonTensorStack)) for batch in batches):
         return _cat_non_tensors(batches)
     if any(type(batch) is not TensorDict for batch in batches):
