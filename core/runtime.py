@@ -48,7 +48,7 @@ class Runtime:
         self._cluster: Cluster | None = None
         self._lock = threading.RLock()
         self._pools: weakref.WeakValueDictionary[str, LivePool] = weakref.WeakValueDictionary()
-        self._group_names: dict[str, int] = {}
+        self._group_names: set[str] = set()
         self._call_ids = itertools.count(1)
         self.bus = EventBus()
         self.clock = DriverClock()
@@ -94,11 +94,11 @@ class Runtime:
             self._pools.pop(name, None)
 
     def claim_group_name(self, wanted: str) -> str:
-        """Return ``wanted``, or with a number behind it when an earlier group of this run had the name."""
+        """Return ``wanted``, or with a number behind it when an earlier group of this run has had the name."""
         with self._lock:
-            n_before = self._group_names.get(wanted, 0)
-            self._group_names[wanted] = n_before + 1
-            return wanted if n_before == 0 else f"{wanted}_{n_before + 1}"
+            name = next(name for name in _numbered(wanted) if name not in self._group_names)
+            self._group_names.add(name)
+            return name
 
     def pools(self) -> Mapping[str, Any]:
         """Return the pools that live, by name."""

@@ -137,7 +137,7 @@ class Cluster(Protocol):
         ...
 
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
-        """Wait for ``n_ready`` of ``refs``; return those that are ready and those that are not."""
+        """Wait for ``n_ready`` of ``refs``, or all when there are fewer; return the ready ones and the others."""
         ...
 
     def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:

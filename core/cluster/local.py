@@ -7,6 +7,7 @@ interpreter: ``torch.distributed`` and changes to ``os.environ`` need real proce
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future
+from concurrent.futures import FIRST_EXCEPTION, Future, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,7 @@ class LocalRef:
         """Make a reference to a value that is not there yet."""
         self.number = next(_numbers)
         self.future: Future[bytes] = Future()
+        self.holds: tuple[LocalRef, ...] = ()
         _live_refs[self.number] = self
 
     def value(self) -> Any:
@@ -54,7 +56,10 @@ class LocalRef:
         return pickle.loads(self.future.result())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as a number: inside this process the value is found again by it."""
+        """Travel as a number: inside this process the value is found again by it, while somebody holds it."""
+        met = getattr(_packing, "refs", None)
+        if met is not None:
+            met.append(self)
         return _find_ref, (self.number,)
 
     def __await__(self) -> Any:
@@ -62,8 +67,21 @@ class LocalRef:
         return asyncio.to_thread(self.value).__await__()
 
 
+_packing = threading.local()
+
+
 def _find_ref(number: int) -> LocalRef:
     return _live_refs[number]
+
+
+def _packed(value: object) -> tuple[bytes, tuple[LocalRef, ...]]:
+    """Pickle a value; return the references in it too: as Ray does, whoever keeps the bytes must keep these alive."""
+    met: list[LocalRef] = []
+    _packing.refs = met
+    try:
+        return cloudpickle.dumps(value), tuple(met)
+    finally:
+        _packing.refs = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,7 @@ class _Job:
     payload: bytes
     result: LocalRef
     receipt: LocalRef
+    holds: tuple[LocalRef, ...] = ()
 
 
 class LocalActor:
@@ -88,6 +107,7 @@ class LocalActor:
         self._env = dict(request.env)
         self._lock = threading.Lock()
         self._current: _Job | None = None
+        self._reason = ""
         threading.Thread(target=self._run, name=f"podium-{self.name}", daemon=True).start()
 
     def give(self, job: _Job) -> None:
@@ -98,27 +118,42 @@ class LocalActor:
                 return
         self._fail(job, self._death(job))
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "was killed") -> None:
         """End the worker: the job it runs and all that wait fail at once; a running thread is left to run out."""
         with self._lock:
             if self.killed.is_set():
                 return
+            self._reason = reason
             self.killed.set()
-            current = self._current
+            lost = [] if self._current is None else [self._current]
+            while not self._jobs.empty():
+                if (job := self._jobs.get_nowait()) is not None:
+                    lost.append(job)
             self._jobs.put(None)
-        if current is not None:
-            self._fail(current, self._death(current))
+        for job in lost:
+            self._fail(job, self._death(job))
 
     def _run(self) -> None:
         isolate_environ()
-        actor = self._class()
+        try:
+            actor = self._class()
+        except BaseException as error:
+            self.kill(f"died, its constructor raised {type(error).__name__}: {error}")
+            return
         while (job := self._jobs.get()) is not None:
-            if self.killed.is_set():
-                self._fail(job, self._death(job))
-                continue
-            self._current = job
-            self._do(actor, job)
-            self._current = None
+            if self._begin(job):
+                self._do(actor, job)
+                with self._lock:
+                    self._current = None
+
+    def _begin(self, job: _Job) -> bool:
+        """Make ``job`` the one that runs; one taken while the worker was killed fails instead."""
+        with self._lock:
+            if not self.killed.is_set():
+                self._current = job
+                return True
+        self._fail(job, self._death(job))
+        return False
 
     def _do(self, actor: Any, job: _Job) -> None:
         try:
@@ -129,15 +164,17 @@ class LocalActor:
             if inspect.isawaitable(outcome):
                 outcome = asyncio.run(_await(outcome))
             value, receipt = outcome
-            pickled = cloudpickle.dumps(value), cloudpickle.dumps(receipt)
+            packed = _packed(value), _packed(receipt)
         except BaseException as error:
             self._fail(job, error)
             return
-        _settle(job.result, pickled[0])
-        _settle(job.receipt, pickled[1])
+        _settle(job.result, *packed[0])
+        _settle(job.receipt, *packed[1])
 
     def _death(self, job: _Job) -> WorkerDiedError:
-        return WorkerDiedError(f"worker {self.name} was killed", worker=self.name, pid=os.getpid(), method=job.method)
+        return WorkerDiedError(
+            f"worker {self.name} {self._reason}", worker=self.name, pid=os.getpid(), method=job.method
+        )
 
     @staticmethod
     def _fail(job: _Job, error: BaseException) -> None:
@@ -146,7 +183,7 @@ class LocalActor:
         except Exception:
             error = RuntimeError(f"{type(error).__name__}: {error}")
         for ref in (job.result, job.receipt):
-            if not ref.future.done():
+            with contextlib.suppress(InvalidStateError):  # It came to something before.
                 ref.future.set_exception(error)
 
 
@@ -154,8 +191,9 @@ async def _await(awaitable: Any) -> Any:
     return await awaitable
 
 
-def _settle(ref: LocalRef, pickled: bytes) -> None:
-    if not ref.future.done():
+def _settle(ref: LocalRef, pickled: bytes, holds: tuple[LocalRef, ...]) -> None:
+    ref.holds = holds
+    with contextlib.suppress(InvalidStateError):  # Its worker was killed meanwhile.
         ref.future.set_result(pickled)
 
 
@@ -226,14 +264,15 @@ class LocalCluster:
 
     def submit(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Pickle the arguments and queue the job."""
-        job = _Job(method, cloudpickle.dumps((args, dict(kwargs))), LocalRef(), LocalRef())
+        payload, holds = _packed((args, dict(kwargs)))
+        job = _Job(method, payload, LocalRef(), LocalRef(), holds)
         actor.give(job)
         return Submitted(job.result, job.receipt)
 
     def put(self, value: object) -> LocalRef:
         """Pickle a value once."""
         ref = LocalRef()
-        ref.future.set_result(cloudpickle.dumps(value))
+        _settle(ref, *_packed(value))
         return ref
 
     def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
@@ -249,6 +288,7 @@ class LocalCluster:
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
         """Wait until enough are there."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        n_ready = min(n_ready, len(refs))
         while True:
             ready = [ref for ref in refs if ref.future.done()]
             if len(ready) >= n_ready or (deadline is not None and time.monotonic() >= deadline):

@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
-from core.cluster.shortage import NodeRoom, Reservation, explain_shortage
+from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
 from core.errors import PlacementError, PodiumError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
@@ -78,7 +78,7 @@ class RayCluster:
                 )
             for group in groups:
                 if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
-                    raise self._timed_out(request, timeout_s)
+                    raise self._timed_out(request, timeout_s, groups)
         except BaseException:
             _remove(groups)
             raise
@@ -107,9 +107,12 @@ class RayCluster:
             options["num_gpus"] = request.num_gpus
         elif request.num_gpus:
             options["resources"] = {request.device: request.num_gpus}
+        options = {**options, **request.options}
         if request.env:
-            options["runtime_env"] = {"env_vars": dict(request.env)}
-        return actor_class.options(**{**options, **request.options}).remote()
+            runtime_env = dict(request.options.get("runtime_env") or {})
+            variables = {**runtime_env.get("env_vars", {}), **request.env}
+            options["runtime_env"] = {**runtime_env, "env_vars": variables}
+        return actor_class.options(**options).remote()
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
@@ -138,7 +141,7 @@ class RayCluster:
         """Wait without moving the values here."""
         if not refs:
             return [], []
-        ready, pending = ray.wait(list(refs), num_returns=n_ready, timeout=timeout_s, fetch_local=False)
+        ready, pending = ray.wait(list(refs), num_returns=min(n_ready, len(refs)), timeout=timeout_s, fetch_local=False)
         return ready, pending
 
     def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
@@ -172,14 +175,13 @@ class RayCluster:
             ray.shutdown()
         self._started_here = False
 
-    def _shortage(self, request: ReserveRequest) -> Any:
-        return explain_shortage(request, _rooms(), _reservations())
+    def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:
+        return explain_shortage(request, _rooms(), _reservations(own))
 
-    def _timed_out(self, request: ReserveRequest, timeout_s: float) -> PlacementError:
-        short = self._shortage(request)
+    def _timed_out(self, request: ReserveRequest, timeout_s: float, groups: Sequence[PlacementGroup]) -> PlacementError:
+        short = self._shortage(request, groups)
         if short is not None:
-            error: PlacementError = short.error
-            return error
+            return short.error
         return PlacementError(
             f"pool {request.pool} {list(request.process_on_nodes)} did not get its slots within {timeout_s:g} s "
             f"although enough seems to be free; look at the cluster's own state",
@@ -247,11 +249,13 @@ def _rooms() -> list[NodeRoom]:
     ]
 
 
-def _reservations() -> list[Reservation]:
+def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
+    """Return the bundles that others hold; ``own`` groups stand for the request itself."""
+    mine = {group.id.hex() for group in own}
     return [
         Reservation(entry["bundles_to_node_id"][index], entry["name"] or "an unnamed placement group", dict(bundle))
         for entry in placement_group_table().values()
-        if entry["state"] in {"CREATED", "RESCHEDULING"}
+        if entry["state"] in {"CREATED", "RESCHEDULING"} and entry["placement_group_id"] not in mine
         for index, bundle in entry["bundles"].items()
         if entry["bundles_to_node_id"].get(index)
     ]

@@ -1,4 +1,4 @@
-"""Rows of any value: counting, taking and joining them, and telling real rows from padding.
+"""Rows of any value: counting, taking and joining them. Telling real rows from padding is ``identity``'s.
 
 Values with rows are DataProto, TensorDict, tensors, arrays, lists, dicts of tensors or arrays of one length, and any
 type that has ``chunk``, ``concat`` and a length. Everything else (a number, a dict of metrics, None) has none.
@@ -6,7 +6,7 @@ type that has ``chunk``, ``concat`` and a length. Everything else (a number, a d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,7 @@ from tensordict import TensorDictBase
 
 from core.data.proto import DataProto
 from core.data.shares import Share
-from core.errors import RowIdentityError, ShareError
-
-_Columns = dict[str, np.ndarray[Any, Any]]
+from core.errors import ShareError
 
 
 def row_count(value: object) -> int | None:
@@ -172,130 +170,3 @@ def _kind(part: object) -> type:
 
 def _by_rank(parts: Sequence[Any]) -> str:
     return ", ".join(f"rank {rank}: {type(part).__name__}" for rank, part in enumerate(parts))
-
-
-def real_rows(
-    given: Sequence[object], returned: object, n_real: int, n_padding: int, what: str
-) -> tuple[int, ...] | None:
-    """Tell which rows of ``returned`` stem from real rows of the padded share ``given``; None when it has no rows.
-
-    In order of trust: the row ids the batch carries through indexing, repeating, reordering and joining; columns that
-    came back unchanged; for a new batch with as many rows as the share, their place; and for a share of one real row
-    and copies of it, the count. Everything else is refused.
-
-    Raises:
-        RowIdentityError: It cannot be told; the message has the counts.
-    """
-    n_out = row_count(returned)
-    if n_out is None:
-        return None
-    ids = returned.row_ids if isinstance(returned, DataProto) else None
-    if ids is not None:
-        return tuple(int(index) for index in np.flatnonzero(ids >= 0))
-    if n_out == 0 or n_real == 0:
-        return ()
-    size = n_real + n_padding
-    kept = _by_columns(given, returned, n_real, size, n_out)
-    if kept is not None:
-        return kept
-    if n_out == size:
-        return tuple(range(n_real))
-    if n_real == 1 and n_out % size == 0:
-        return tuple(range(n_out // size))
-    raise RowIdentityError(
-        f"{what} got {n_real} rows and {n_padding} padding rows and returned {n_out} new rows: which of them are "
-        f"padding cannot be told; return rows of the batch it got (batch.repeat(n), batch[indices]), keep one of its "
-        f"columns unchanged, or pass a number of rows that divides",
-        n_rows_in=n_real,
-        n_padding=n_padding,
-        n_rows_out=n_out,
-    )
-
-
-def _by_columns(
-    given: Sequence[object], returned: object, n_real: int, size: int, n_out: int
-) -> tuple[int, ...] | None:
-    """Match by columns that both sides have: as rows repeated in place or as a whole, then row by row."""
-    pairs = _shared_columns(given, returned)
-    if not pairs:
-        return None
-    n_times, rest = divmod(n_out, size)
-    if rest == 0:
-        in_place = np.arange(n_out) // n_times
-        tiled = np.arange(n_out) % size
-        for origin in (in_place, tiled):
-            if all(_same(before[origin], after) for before, after in pairs):
-                return tuple(int(index) for index in np.flatnonzero(origin < n_real))
-    return _by_content(pairs, n_real, size, n_out)
-
-
-def _by_content(
-    pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]], n_real: int, size: int, n_out: int
-) -> tuple[int, ...] | None:
-    """Match rows by what stands in them; equal ones, real or padding, are taken to have been treated alike."""
-    before = [b"\0".join(_row_key(column[row]) for column, _ in pairs) for row in range(size)]
-    after = [b"\0".join(_row_key(column[row]) for _, column in pairs) for row in range(n_out)]
-    if any(key not in set(before) for key in after):
-        return None
-    kept: list[int] = []
-    for key in set(after):
-        n_real_of_key = sum(other == key for other in before[:n_real])
-        n_of_key = sum(other == key for other in before)
-        places = [row for row, other in enumerate(after) if other == key]
-        share, rest = divmod(len(places) * n_real_of_key, n_of_key)
-        if rest:
-            return None
-        kept += places[:share]
-    return tuple(sorted(kept))
-
-
-def _shared_columns(
-    given: Sequence[object], returned: object
-) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    after = _columns(returned)
-    pairs = []
-    for value in given:
-        for name, column in _columns(value).items():
-            other = after.get(name)
-            if other is not None and other.dtype == column.dtype and other.shape[1:] == column.shape[1:]:
-                pairs.append((column, other))
-    return pairs
-
-
-def _columns(value: object) -> _Columns:
-    """Return the dense columns of a batch by name, as arrays of shape ``(rows, ...)``."""
-    columns: Mapping[str, Any]
-    if isinstance(value, DataProto):
-        columns = {**(value.non_tensor_batch or {}), **(dict(value.batch.items()) if value.batch is not None else {})}
-    elif isinstance(value, (TensorDictBase, dict)):
-        columns = dict(value.items())
-    else:
-        return {}
-    found: _Columns = {}
-    for name, column in columns.items():
-        if isinstance(column, np.ndarray):
-            found[name] = column
-        elif isinstance(column, torch.Tensor) and not column.is_nested and column.layout is torch.strided:
-            found[name] = _as_array(column)
-    return found
-
-
-def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """View a tensor's rows as bytes: any dtype, and NaN is equal to itself."""
-    plain = tensor.detach().cpu().contiguous()
-    n_rows = plain.shape[0]
-    return (
-        plain.reshape(n_rows, -1).view(torch.uint8).reshape(n_rows, -1).numpy()
-        if plain.numel()
-        else np.zeros((n_rows, 0))
-    )
-
-
-def _same(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> bool:
-    if before.dtype == object:
-        return all(_row_key(one) == _row_key(other) for one, other in zip(before, after, strict=True))
-    return before.tobytes() == after.tobytes()
-
-
-def _row_key(row: Any) -> bytes:
-    return row.tobytes() if isinstance(row, np.ndarray) and row.dtype != object else repr(row).encode()

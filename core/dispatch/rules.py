@@ -137,6 +137,8 @@ _BUILT_IN: dict[OpenEnum, ModeFunctions] = {
     Dispatch.DP_COMPUTE_METRIC: {"dispatch_fn": dispatch_dp_compute_data_proto, "collect_fn": collect_dp_compute},
     Dispatch.DIRECT_ROLLOUT_METHOD: {"dispatch_fn": dispatch_all_to_all, "collect_fn": collect_all_to_all},
 }
+_ROWS_MODES = (Dispatch.DP_COMPUTE_PROTO, Dispatch.DP_COMPUTE_PROTO_WITH_FUNC, Dispatch.DP_COMPUTE_METRIC)
+"""Modes whose functions, when a user's mode is made of the same two, are known to deal rows: padding is told apart."""
 
 DISPATCH_MODE_FN_REGISTRY: dict[OpenEnum, ModeFunctions] = {mode: dict(fns) for mode, fns in _BUILT_IN.items()}
 """The functions of every mode. It is live: what is put here takes effect at the next call."""
@@ -170,8 +172,8 @@ def get_predefined_dispatch_fn(dispatch_mode: OpenEnum) -> ModeFunctions:
     Raises:
         RegistrationError: The mode is unknown.
     """
-    if dispatch_mode not in DISPATCH_MODE_FN_REGISTRY:
-        known = ", ".join(mode.name for mode in DISPATCH_MODE_FN_REGISTRY)
+    if dispatch_mode not in DISPATCH_MODE_FN_REGISTRY or dispatch_mode.name not in Dispatch.members:
+        known = ", ".join(mode.name for mode in DISPATCH_MODE_FN_REGISTRY if mode.name in Dispatch.members)
         raise RegistrationError(f"{dispatch_mode!r} has no dispatch functions; known modes: {known}")
     return DISPATCH_MODE_FN_REGISTRY[dispatch_mode]
 
@@ -218,10 +220,12 @@ def rule_for(call: Call) -> ModeRule:
         RegistrationError: The mode has no functions, or cannot be called through a group.
     """
     mode = call.registration.dispatch_mode
-    if not isinstance(mode, OpenEnum):
-        return _custom(mode["dispatch_fn"], mode["collect_fn"])
-    functions = get_predefined_dispatch_fn(mode)
-    if functions != _BUILT_IN.get(mode):
+    functions = get_predefined_dispatch_fn(mode) if isinstance(mode, OpenEnum) else dict(mode)
+    if not isinstance(mode, OpenEnum) or functions != _BUILT_IN.get(mode):
+        if not call.registration.rank_zero_only:
+            for rows_mode in _ROWS_MODES:
+                if functions == _BUILT_IN[rows_mode]:
+                    return _built_in(rows_mode, call)
         return _custom(functions["dispatch_fn"], functions["collect_fn"])
     if mode == Dispatch.DIRECT_ROLLOUT_METHOD:
         raise RegistrationError(

@@ -78,9 +78,10 @@ def perform(crew: Crew, owner: Any, method: Method, args: tuple[Any, ...], kwarg
             return _later(crew, owner, rule, method, submitted, tracker)
         result, rows_out, bytes_in = _results(crew, owner, rule, method, submitted, tracker)
     except BaseException as error:
-        tracker.sealed()
         told = _placed(crew, method.name, error)
+        # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
         tracker.failed(told)
+        tracker.sealed()
         if told is error:
             raise
         raise told from None
@@ -232,7 +233,7 @@ def _results(
     unpadded = time.monotonic_ns()
     phases.unpad_ns = unpadded - began
     try:
-        result = kept[0] if method.registration.rank_zero_only else rule.collect(owner, kept)
+        result = rule.collect(owner, kept[0] if method.registration.rank_zero_only else kept)
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
     rows_out = (row_count(result) or 0) if rule.joins_rows else 0
@@ -244,10 +245,8 @@ def _later(
 ) -> Any:
     """Return what stands for the results of a non-blocking call."""
     refs = [one.result for one in submitted]
-    if method.registration.rank_zero_only:
-        return refs[0]
     if not rule.joins_rows:
-        return rule.collect(owner, refs)
+        return rule.collect(owner, refs[0] if method.registration.rank_zero_only else refs)
     return DataProtoFuture(
         collect_fn=_Join(f"{crew.group}.{method.name}"),
         futures=refs,

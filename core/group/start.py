@@ -178,6 +178,8 @@ def _explained(error: BaseException, request: StartRequest, names: Sequence[str]
             node=error.node,
             method="__init__",
         )
+    if isinstance(error, WorkerStartError) and not error.node and 0 <= error.rank < len(names):
+        error.node = request.placement.slots[error.rank].node
     if isinstance(error, TimeoutError) and not isinstance(error, CallTimeoutError):
         return CallTimeoutError(
             f"the {len(names)} workers of group {request.group} were not up after {request.timeout_s:g} s; a "

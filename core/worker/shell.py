@@ -22,16 +22,18 @@ from socket import socket
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 
 from core.cluster import adopt_environ, environ
 from core.data.batch import payload_bytes
 from core.data.future import DataProtoFuture
+from core.data.identity import real_rows
 from core.data.proto import DataProto
-from core.data.rows import real_rows, row_count
+from core.data.rows import row_count, select_rows
 from core.data.shares import Receipt, Share
-from core.errors import PodiumError, WorkerMethodError, WorkerStartError, traceback_text
+from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError, WorkerStartError, traceback_text
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.facts import visible_devices
 from core.worker.ports import hold_port
@@ -118,7 +120,7 @@ class ActorShell:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
         return None, _receipt(time.monotonic_ns())
 
-    def _podium_run(self, packed: bytes, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
+    def _podium_run(self, packed: bytes, /, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
         """Run a method and report on it.
 
         Raises:
@@ -141,7 +143,7 @@ class AsyncActorShell(ActorShell):
     """The shell of a class with ``async def`` methods: they run on the actor's own event loop, side by side."""
 
     async def _podium_run(  # type: ignore[override]
-        self, packed: bytes, *args: Any, **kwargs: Any
+        self, packed: bytes, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, bytes]:
         """Run a method and report on it; see ``ActorShell``."""
         started_ns = time.monotonic_ns()
@@ -188,20 +190,22 @@ class _Work:
 
         resolved_args = tuple(resolve(value) for value in args)
         resolved_kwargs = {name: resolve(value) for name, value in kwargs.items()}
-        if shares and header.n_real < 0:
-            n_real, n_padding = shares[0].n_real, shares[0].n_padding
+        if shares:
+            n_real, n_padding = _agreed(shares, header)
         # A method may change its batch in place: what is compared later must be what it was given.
-        given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if n_padding else ()
+        mixed = n_real > 0 and n_padding > 0
+        given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if mixed else ()
         method = getattr(worker, header.method)
         return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding)
 
     def reported(self, result: Any, started_ns: int) -> tuple[Any, bytes]:
         """Return the result with its receipt."""
         finished_ns = time.monotonic_ns()
+        keep = self._kept(result)
+        if keep is not None and not (self.header.trims == "rows" and self.n_padding):
+            # The driver joins no rows of this call, or expects no padding in them: what there is ends here.
+            result, keep = select_rows(result, keep), None
         rows_out = row_count(result) if self.header.trims else None
-        keep = None
-        if self.n_padding and (self.header.trims == "rows" or isinstance(result, DataProto)):
-            keep = real_rows(self.given, result, self.n_real, self.n_padding, self.header.method)
         receipt = Receipt(
             started_ns=started_ns,
             finished_ns=finished_ns,
@@ -212,6 +216,36 @@ class _Work:
             keep=keep,
         )
         return result, receipt.pack()
+
+    def _kept(self, result: Any) -> tuple[int, ...] | None:
+        """Return which rows of the result are real, None for all of them."""
+        if self.n_padding and (self.header.trims == "rows" or isinstance(result, DataProto)):
+            return real_rows(self.given, result, self.n_real, self.n_padding, self.header.method)
+        # A batch that the worker kept from an earlier call, or got by a user's own mode, brings its padding along.
+        ids = result.row_ids if isinstance(result, DataProto) else None
+        if ids is None or bool((ids >= 0).all()):
+            return None
+        return tuple(int(index) for index in np.flatnonzero(ids >= 0))
+
+
+def _agreed(shares: Sequence[Share], header: Header) -> tuple[int, int]:
+    """Return the real and the padding rows of this rank's part, which all batches must share if there is padding.
+
+    Raises:
+        ShareError: Batches of different lengths meet in a padded call.
+    """
+    parts = {(share.n_real, share.n_padding) for share in shares}
+    if header.n_real >= 0:
+        parts.add((header.n_real, header.n_padding))
+    if len(parts) > 1 and any(n_padding for _, n_padding in parts):
+        words = ", ".join(f"{n_real} rows and {n_padding} padding rows" for n_real, n_padding in sorted(parts))
+        raise ShareError(
+            f"the batches of {header.method}, some of them futures, have different lengths: a rank got {words}; "
+            f"they cannot be dealt row by row"
+        )
+    if header.n_real >= 0:
+        return header.n_real, header.n_padding
+    return shares[0].n_real, shares[0].n_padding
 
 
 def _kept_aside(value: Any) -> Any:
@@ -224,8 +258,11 @@ def _receipt(started_ns: int) -> bytes:
 
 
 def _wrapped(error: BaseException, worker: ActorShell, header: Header, started_ns: int) -> BaseException:
-    """Say where a method raised. Podium's own errors and the ends of a process pass as they are."""
-    if isinstance(error, PodiumError) or not isinstance(error, Exception):
+    """Say where a method raised. Podium's own errors and the ends of a process pass as they are.
+
+    An error of another group's worker, met in a future, does not: this rank is not the one that it tells of.
+    """
+    if not isinstance(error, Exception) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
         return error
     group, rank = worker._podium_place
     return WorkerMethodError(
