@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.unit.web_sample import EVIL, FAILED_CALL, SampleRun
+from tests.unit.web_sample import SampleRun
+from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import pages, units
 from web.pages import Frame
 from web.source import CallFilter, Overview, Step

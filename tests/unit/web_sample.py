@@ -7,16 +7,16 @@ not there, and what has not ended is still running.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
+from tests.unit.web_sample_calls import EVIL, GROUPS, METHODS, POOLS, SampleCall, sample_calls
 from web.source import (
     MAX_BARS,
     Bars,
     CallDetail,
     CallFilter,
     CallPage,
-    CallRow,
     DriverBars,
     Happening,
     Heat,
@@ -34,118 +34,6 @@ from web.source import (
     Worker,
 )
 
-EVIL = "<img src=x onerror=alert(1)>"
-FAILED_CALL = 187
-_POOLS = (("train", (2,), ("actor", "critic")), ("generation", (2, 2), ("rollout",)))
-_GROUPS = (("train", "actor", 2), ("train", "critic", 2), ("generation", "rollout", 4))
-_METHODS = (
-    ("rollout", "generate_sequences", 1400.0, "DP_COMPUTE_PROTO", 256, True),
-    ("critic", "compute_values", 260.0, "DP_COMPUTE_PROTO", 256, False),
-    ("actor", "compute_log_prob", 310.0, "DP_COMPUTE_PROTO", 256, True),
-    ("critic", "update_critic", 520.0, "DP_COMPUTE_PROTO", 256, True),
-    ("actor", "update_actor", 840.0, "DP_COMPUTE_PROTO", 250, True),
-    ("rollout", "load_weights", 90.0, "ONE_TO_ALL", 0, True),
-)
-
-
-@dataclass(frozen=True)
-class _Call:
-    row: CallRow
-    gate_ms: float
-    dispatch_ms: float
-    execute_ms: float
-    waited_from_ms: float
-    wait_ms: float
-    collect_ms: float
-    unpad_ms: float
-    spans: tuple[RankSpan, ...]
-    error: str = ""
-
-    @property
-    def end_ms(self) -> float:
-        return self.row.started_ms + self.row.duration_ms
-
-
-def _span(dice: random.Random, rank: int, at_ms: float, base_ms: float, rows: int, n_ranks: int) -> RankSpan:
-    slow = 1.22 if (rank, n_ranks) == (3, 4) else 1.0
-    started_ms = at_ms + dice.uniform(0.4, 3.0) + (18.0 if dice.random() < 0.05 else 0.0)
-    finished_ms = started_ms + base_ms * slow * dice.uniform(0.93, 1.07)
-    share = rows // n_ranks
-    return RankSpan(
-        rank=rank,
-        node=f"node-{rank // 2}",
-        submitted_ms=at_ms,
-        started_ms=started_ms,
-        finished_ms=finished_ms,
-        ready_ms=finished_ms + dice.uniform(0.5, 6.0),
-        clock_error_ms=0.12,
-        status="ok",
-        rows_in=share,
-        rows_out=share,
-        bytes_in=share * 16384,
-        bytes_out=share * 24576,
-        outside=dice.random() < 0.004,
-    )
-
-
-def _calls(evil: bool) -> Iterator[_Call]:
-    """Yield 60 steps of calls, one after the other, with one that fails."""
-    dice = random.Random(7)
-    n_ranks_of = {group: n for _, group, n in _GROUPS}
-    pool_of = {group: pool for pool, group, _ in _GROUPS}
-    at_ms = 2300.0
-    call_id = 0
-    for step in range(60):
-        for group, method, base_ms, mode, rows, blocking in _METHODS:
-            call_id += 1
-            n_ranks = n_ranks_of[group]
-            padding = -rows % n_ranks
-            gate_ms = 1900.0 if call_id == 150 else dice.uniform(0.0, 0.02)
-            dispatch_ms = dice.uniform(0.5, 2.0) + rows * 0.03
-            execute_ms = dice.uniform(0.6, 1.2)
-            submitted_ms = at_ms + gate_ms + dispatch_ms
-            spans = tuple(_span(dice, r, submitted_ms, base_ms, rows + padding, n_ranks) for r in range(n_ranks))
-            ready_ms = max(span.ready_ms or 0.0 for span in spans)
-            status, error = "ok", ""
-            if call_id == FAILED_CALL:
-                status, error = "error", EVIL if evil else "CUDA out of memory: tried to allocate 2.40 GiB"
-                spans = (*spans[:-1], replace(spans[-1], status="error", rows_out=0, bytes_out=0))
-            waited_from_ms = submitted_ms + execute_ms + (0.0 if blocking else 120.0)
-            wait_ms = max(ready_ms - waited_from_ms, 0.0)
-            collect_ms = dice.uniform(0.3, 1.0) + rows * 0.02
-            unpad_ms = 0.4 if padding else 0.01
-            end_ms = waited_from_ms + wait_ms + collect_ms + unpad_ms
-            yield _Call(
-                row=CallRow(
-                    id=call_id,
-                    group=group,
-                    pool=pool_of[group],
-                    method=EVIL if evil and method == "update_actor" else method,
-                    dispatch_mode=mode,
-                    execute_mode="ALL",
-                    blocking=blocking,
-                    step=step,
-                    status=status,
-                    started_ms=at_ms,
-                    duration_ms=end_ms - at_ms,
-                    rows=rows,
-                    padding_rows=padding,
-                    bytes_out=(rows + padding) * 16384,
-                    bytes_in=(rows + padding) * 24576,
-                ),
-                gate_ms=gate_ms,
-                dispatch_ms=dispatch_ms,
-                execute_ms=execute_ms,
-                waited_from_ms=waited_from_ms,
-                wait_ms=wait_ms,
-                collect_ms=collect_ms,
-                unpad_ms=unpad_ms,
-                spans=spans,
-                error=error,
-            )
-            at_ms = end_ms + dice.uniform(1.0, 40.0)
-        at_ms += 60.0
-
 
 class SampleRun:
     """A ``RunSource`` of the made-up run. ``evil`` puts markup into every name; ``is_empty`` has no call at all."""
@@ -153,16 +41,16 @@ class SampleRun:
     def __init__(self, now_ms: Callable[[], float] | float, *, evil: bool = False, is_empty: bool = False) -> None:
         self._now_ms = now_ms if callable(now_ms) else (lambda: now_ms)
         self._evil = evil
-        self._calls = () if is_empty else tuple(_calls(evil))
-        self.pool_states: dict[str, str] = {name: "active" for name, _, _ in _POOLS}
+        self._calls = () if is_empty else tuple(sample_calls(evil))
+        self.pool_states: dict[str, str] = {name: "active" for name, _, _ in POOLS}
         self.died = False
 
-    def _known(self) -> list[_Call]:
+    def _known(self) -> list[SampleCall]:
         now_ms = self._now_ms()
         return [self._as_of(call, now_ms) for call in self._calls if call.row.started_ms <= now_ms]
 
     @staticmethod
-    def _as_of(call: _Call, now_ms: float) -> _Call:
+    def _as_of(call: SampleCall, now_ms: float) -> SampleCall:
         if call.end_ms <= now_ms:
             return call
         spans = tuple(
@@ -202,7 +90,7 @@ class SampleRun:
 
     def _steps(self) -> tuple[Step, ...]:
         dice = random.Random(3)
-        steps: dict[int, list[_Call]] = {}
+        steps: dict[int, list[SampleCall]] = {}
         for call in self._known():
             steps.setdefault(call.row.step, []).append(call)
         found = []
@@ -213,7 +101,7 @@ class SampleRun:
                 ("accuracy", 0.31 + 0.4 * wave + dice.uniform(-0.02, 0.02)),
                 (EVIL if self._evil else "actor/kl", 0.002 + 0.03 * wave * dice.uniform(0.7, 1.3)),
             )
-            is_over = len(calls) == len(_METHODS) and calls[-1].row.status != "running"
+            is_over = len(calls) == len(METHODS) and calls[-1].row.status != "running"
             found.append(
                 Step(
                     index=index,
@@ -226,7 +114,7 @@ class SampleRun:
         return tuple(found)
 
     def _methods(self) -> tuple[MethodTotal, ...]:
-        groups: dict[tuple[str, str], list[_Call]] = {}
+        groups: dict[tuple[str, str], list[SampleCall]] = {}
         for call in self._known():
             groups.setdefault((call.row.group, call.row.method), []).append(call)
         totals = [
@@ -269,7 +157,7 @@ class SampleRun:
         return tuple(sorted(totals.values(), key=lambda total: -total.lost_ms))
 
     def pools(self) -> tuple[Pool, ...]:
-        return tuple(Pool(name, self.pool_states[name], 1, shape, sum(shape), groups) for name, shape, groups in _POOLS)
+        return tuple(Pool(name, self.pool_states[name], 1, shape, sum(shape), groups) for name, shape, groups in POOLS)
 
     def workers(self) -> tuple[Worker, ...]:
         return tuple(
@@ -288,7 +176,7 @@ class SampleRun:
                 ended_ms=self._now_ms() if self.died and (group, rank) == ("rollout", 3) else None,
                 reason="killed by SIGKILL, out of memory" if self.died else "",
             )
-            for i, (pool, group, n_ranks) in enumerate(_GROUPS)
+            for i, (pool, group, n_ranks) in enumerate(GROUPS)
             for rank in range(n_ranks)
         )
 
@@ -352,7 +240,9 @@ class SampleRun:
         )
 
     @staticmethod
-    def _spans(calls: list[_Call], lanes: tuple[Lane, ...], to_ms: float) -> list[tuple[int, _Call, RankSpan, float]]:
+    def _spans(
+        calls: list[SampleCall], lanes: tuple[Lane, ...], to_ms: float
+    ) -> list[tuple[int, SampleCall, RankSpan, float]]:
         lane_of = {(lane.group, lane.rank): lane.index for lane in lanes}
         found = [
             (lane_of[(c.row.group, s.rank)], c, s, to_ms if s.finished_ms is None else s.finished_ms)
@@ -362,7 +252,7 @@ class SampleRun:
         ]
         return sorted(found, key=lambda one: one[0])
 
-    def _bars(self, calls: list[_Call], lanes: tuple[Lane, ...], names: tuple[str, ...], to_ms: float) -> Bars:
+    def _bars(self, calls: list[SampleCall], lanes: tuple[Lane, ...], names: tuple[str, ...], to_ms: float) -> Bars:
         spans = self._spans(calls, lanes, to_ms)
         return Bars(
             lane=[lane for lane, _, _, _ in spans],
@@ -375,7 +265,7 @@ class SampleRun:
         )
 
     @staticmethod
-    def _driver(calls: list[_Call], names: tuple[str, ...]) -> DriverBars:
+    def _driver(calls: list[SampleCall], names: tuple[str, ...]) -> DriverBars:
         return DriverBars(
             call_id=[c.row.id for c in calls],
             method=[names.index(f"{c.row.group}.{c.row.method}") for c in calls],
@@ -391,7 +281,7 @@ class SampleRun:
             status=[c.row.status for c in calls],
         )
 
-    def _heat(self, calls: list[_Call], lanes: tuple[Lane, ...], from_ms: float, to_ms: float, px: int) -> Heat:
+    def _heat(self, calls: list[SampleCall], lanes: tuple[Lane, ...], from_ms: float, to_ms: float, px: int) -> Heat:
         n = max(min(px // 2, 700), 1)
         bucket_ms = (to_ms - from_ms) / n
         shape = len(lanes) + 1

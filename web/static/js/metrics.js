@@ -3,6 +3,7 @@
 import { colours, copy, draw, label, spec } from "./plot.js";
 
 const MAX_METRICS = 6;
+const MAX_STEPS = 600;
 const GAP_X = 0.07;
 const ROW_PX = 156;
 const GAP_PX = 62;
@@ -10,7 +11,8 @@ const MARGIN_PX = 50;
 
 function seriesOf(steps) {
   const series = new Map();
-  for (const step of steps) {
+  const stride = Math.ceil(steps.length / MAX_STEPS);
+  for (const step of steps.filter((_, i) => i % stride === 0 || i === steps.length - 1)) {
     for (const [name, value] of step.metrics) {
       if (!series.has(name)) series.set(name, { x: [], y: [] });
       series.get(name).x.push(step.index);

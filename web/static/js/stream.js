@@ -5,7 +5,7 @@
 import { root } from "./dom.js";
 
 const POLL_MS = 2000;
-const RETRY_MS = 15000;
+const RETRY_MS = 5000;
 const FAILURES_BEFORE_POLLING = 3;
 const SHARE = 4;
 const NAMES = ["tick", "pool", "operation", "end", "resync"];
