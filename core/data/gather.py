@@ -47,7 +47,7 @@ def all_gather_data_proto(data: DataProto, process_group: Group | DeviceMesh) ->
     dist.all_gather_object(headers, header, group=group)
     device = _device_of(headers, process_group, group)
     parts = [gathered.rest for gathered in headers]
-    # Only what every rank has is sent as raw bytes: who lacks a key would wait for ever or send another one.
+    # Every rank goes through the same keys: one that lacks a key sends filling, and concat then names it.
     for key in sorted({key for gathered in headers for key in gathered.shapes}):
         pieces = _gather_bytes(large.get(key), key, headers, device, group)
         for part, piece in zip(parts, pieces, strict=True):

@@ -36,10 +36,10 @@ class Table:
     non_tensor_batch: dict[str, Array] = field(default_factory=dict)
     meta_info: dict[str, Any] = field(default_factory=dict)
     # Which rows of which earlier batch these are; set by with_row_ids and carried along by every row operation.
-    _row_ids: Array | None = field(default=None, init=False, repr=False)
-    _auto_padding: bool = field(default=False, init=False, repr=False)
+    _row_ids: Array | None = field(default=None, init=False, repr=False, compare=False)
+    _auto_padding: bool = field(default=False, init=False, repr=False, compare=False)
     # The same object in all parts of one cut in this process, so that concat knows its own parts again.
-    _cut: object = field(default=None, init=False, repr=False)
+    _cut: object = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Put dicts where None was given, and check."""

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
+from core.data.table import DataProtoItem, Table
+
 _MAX_DEPTH = 4
 _MAX_ITEMS = 1024
 
@@ -32,8 +34,9 @@ def payload_bytes(value: object, depth: int = _MAX_DEPTH) -> int:
         return _estimate(list(value.values()), depth)
     if isinstance(value, (list, tuple)):
         return _estimate(value, depth)
-    columns = [getattr(value, name, None) for name in ("batch", "non_tensor_batch", "meta_info")]
-    return sum(payload_bytes(column, depth) for column in columns) if columns[1] is not None else 0
+    if isinstance(value, (Table, DataProtoItem)):
+        return sum(payload_bytes(part, depth) for part in (value.batch, value.non_tensor_batch, value.meta_info))
+    return 0
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:

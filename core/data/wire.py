@@ -70,7 +70,7 @@ def _pack(value: Any, memo: dict[int, Any]) -> Any:
         return parcel
     if kind is np.ndarray and value.dtype == object:
         return _pack_objects(value, memo)
-    if kind is dict:
+    if kind is dict and not _ATOMS.issuperset(map(type, value.values())):
         mapping = memo[id(value)] = {}
         mapping.update((key, _pack(item, memo)) for key, item in value.items())
         return mapping
