@@ -21,6 +21,8 @@ MAX_RAW_SPANS = 20_000
 _N_BEFORE = 64
 _N_IN_FLIGHT = 1_000
 _N_MARKERS = 200
+MAX_STEPS_DRAWN = 400
+MAX_STEPS_LISTED = 2_000
 # Failed calls are seen as bars already.
 _MARKED = "kind != 'call'"
 
@@ -83,23 +85,34 @@ def timeline(
         bars=bars,
         driver=driver,
         heat=heat,
-        steps=steps(connection, from_ns, to_ns),
+        steps=steps(connection, from_ns, to_ns, MAX_STEPS_DRAWN),
         markers=_markers(connection, from_ns, to_ns),
     )
 
 
-def steps(connection: sqlite3.Connection, from_ns: int | None, to_ns: int | None) -> tuple[Step, ...]:
-    """Return the steps that a window touches, all of them without one."""
-    rows = connection.execute(
-        "SELECT id, number, total, started_ns, ended_ns FROM step "
-        "WHERE (? IS NULL OR started_ns <= ?) AND (? IS NULL OR ended_ns IS NULL OR ended_ns >= ?) ORDER BY id",
-        (to_ns, to_ns, from_ns, from_ns),
-    ).fetchall()
-    if not rows:
+def steps(connection: sqlite3.Connection, from_ns: int | None, to_ns: int | None, most: int) -> tuple[Step, ...]:
+    """Return the steps that a window touches, all of them without one.
+
+    Of more than ``most`` steps every second, third or so is returned, and always the last: no figure shows more.
+    """
+    window = "(? IS NULL OR started_ns <= ?) AND (? IS NULL OR ended_ns IS NULL OR ended_ns >= ?)"
+    values = (to_ns, to_ns, from_ns, from_ns)
+    n_steps, first, last = connection.execute(
+        f"SELECT count(*), min(id), max(id) FROM step WHERE {window}", values
+    ).fetchone()
+    if not n_steps:
         return ()
+    every = -(-n_steps // most)
+    rows = connection.execute(
+        f"SELECT id, number, total, started_ns, ended_ns FROM step WHERE {window} "
+        "AND (id % ? = 0 OR id = ?) ORDER BY id",
+        (*values, every, last),
+    ).fetchall()
     metrics: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for step_id, name, value in connection.execute(
-        "SELECT step_id, name, value FROM step_metric WHERE step_id BETWEEN ? AND ?", (rows[0][0], rows[-1][0])
+        "SELECT step_id, name, value FROM step_metric WHERE step_id BETWEEN ? AND ? "
+        "AND (step_id % ? = 0 OR step_id = ?)",
+        (first, last, every, last),
     ):
         metrics[step_id].append((name, float("nan") if value is None else value))
     return tuple(

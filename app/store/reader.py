@@ -104,13 +104,16 @@ class Reader:
             return self._recorder(self._now(connection))
 
     def overview(self) -> Overview:
-        """Return the first page's content: all steps, methods by total time, ranks by lost time, 10 happenings."""
+        """Return the first page's content: steps, methods by total time, ranks by lost time, 10 happenings.
+
+        Of more than ``read_timeline.MAX_STEPS_LISTED`` steps an even selection with the last is returned.
+        """
         with self._pool.lend() as connection:
             now = self._now(connection)
             return Overview(
                 run=_run(now),
                 recorder=self._recorder(now),
-                steps=read_timeline.steps(connection, None, None),
+                steps=read_timeline.steps(connection, None, None, read_timeline.MAX_STEPS_LISTED),
                 methods=_methods(connection),
                 ranks=_ranks(connection),
                 pools=_pools(connection),

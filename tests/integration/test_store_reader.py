@@ -406,6 +406,18 @@ def test_markers_and_steps_are_those_of_the_window(stage: Stage) -> None:
     assert [(one.text, one.level, one.kind) for one in shown.markers] == [("late", "info", "notice")]
 
 
+def test_of_very_many_steps_an_even_selection_with_the_last_is_returned(stage: Stage) -> None:
+    for n in range(1, 2_502):
+        stage.recorder.observe(StepStarted(at(n), n, 0))
+        stage.recorder.observe(StepFinished(at(n + 0.5), n, (("reward", float(n)),)))
+    listed = stage.play().overview().steps
+    assert 1_000 <= len(listed) <= 2_000
+    assert listed[-1].index == 2_501
+    assert all(step.metrics == (("reward", float(step.index)),) for step in listed)
+    assert len(stage.reader.timeline(None, None, 800).steps) <= 401
+    assert [step.index for step in stage.reader.timeline(100.1, 102.1, 800).steps] == [100, 101, 102]
+
+
 def test_an_empty_run_is_an_empty_timeline(stage: Stage) -> None:
     shown = stage.play().timeline(None, None, 800)
     assert (shown.mode, shown.lanes, list(shown.bars.lane)) == ("bars", (), [])

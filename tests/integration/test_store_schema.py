@@ -50,7 +50,8 @@ def test_the_newest_migration_is_the_schema_of_the_models() -> None:
 def test_upgrading_a_file_of_today_changes_nothing(tmp_path: Path) -> None:
     path = made(tmp_path / "run.db")
     assert upgrade(path) == (SCHEMA_REVISION, SCHEMA_REVISION)
-    assert Reader(path).run().name == "demo"
+    with contextlib.closing(Reader(path)) as reader:
+        assert reader.run().name == "demo"
 
 
 def test_a_file_of_a_newer_podium_is_not_touched(tmp_path: Path) -> None:
@@ -92,7 +93,8 @@ def test_a_run_started_in_a_folder_has_a_file_of_its_own(tmp_path: Path) -> None
         podium_version="9.9",
         ray_version="2.60",
     )
-    run = Reader(recorder.path).run()
+    with contextlib.closing(Reader(recorder.path)) as reader:
+        run = reader.run()
     recorder.close()
     assert (run.name, run.script, run.podium_version, run.ray_version) == ("my run", "train.py", "9.9", "2.60")
     assert run.id in recorder.path.name

@@ -101,7 +101,8 @@ def test_closing_writes_the_rest_and_leaves_one_file(tmp_path: Path) -> None:
 def test_a_run_that_failed_says_so(tmp_path: Path) -> None:
     with recording(tmp_path) as recorder:
         recorder.close(status="failed")
-    assert Reader(recorder.path).run().state == "failed"
+    with contextlib.closing(Reader(recorder.path)) as reader:
+        assert reader.run().state == "failed"
 
 
 def test_nothing_fails_or_waits_after_closing(tmp_path: Path) -> None:
@@ -259,7 +260,8 @@ def test_audit_entries_can_be_added_and_nothing_else(tmp_path: Path) -> None:
     with recording(tmp_path) as recorder:
         entry = AuditFacts(at(2), "ada", "127.0.0.1", "curl", "r1", "pause", "train", 3, "accepted")
         assert recorder.audit(entry)
-        (read,) = Reader(recorder.path).audit_entries(10, None)
+        with contextlib.closing(Reader(recorder.path)) as reader:
+            (read,) = reader.audit_entries(10, None)
         assert (read.actor, read.action, read.target, read.expected_generation) == ("ada", "pause", "train", 3)
     with contextlib.closing(sqlite3.connect(recorder.path)) as connection:
         for statement in ("UPDATE audit_entry SET actor = 'eve'", "DELETE FROM audit_entry"):
