@@ -33,6 +33,7 @@ from core.data.identity import real_rows
 from core.data.proto import DataProto
 from core.data.rows import row_count, select_rows
 from core.data.shares import Receipt, Share
+from core.dispatch import registration_of
 from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError, WorkerStartError, traceback_text
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.facts import visible_devices
@@ -88,6 +89,8 @@ class ActorShell:
         """Find a port for the group's rendezvous and keep others off it while this worker lives."""
         started_ns = time.monotonic_ns()
         self._podium_port = hold_port(candidates)
+        # A worker that shares its process with others goes without the process ending.
+        weakref.finalize(self, self._podium_port.close)
         return self._podium_port.getsockname()[1], _receipt(started_ns)
 
     def _podium_construct(
@@ -121,14 +124,20 @@ class ActorShell:
         return None, _receipt(time.monotonic_ns())
 
     def _podium_run(self, packed: bytes, /, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
-        """Run a method and report on it.
+        """Run a method; return its result and its receipt as two objects, so that the result can stay where it is.
 
         Raises:
             WorkerMethodError: The method raised.
             RowIdentityError: It cannot be told which rows of the result are padding.
         """
+        return self._podium_do(Header.unpack(packed), args, kwargs)
+
+    def _podium_answer(self, packed: bytes, /, *args: Any, **kwargs: Any) -> list[Any]:
+        """Run a method; return result and receipt as one object, for a driver that waits for both."""
+        return list(self._podium_do(Header.unpack(packed), args, kwargs))
+
+    def _podium_do(self, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, bytes]:
         started_ns = time.monotonic_ns()
-        header = Header.unpack(packed)
         try:
             work = _Work.prepare(self, header, args, kwargs)
             result = work.method(*work.args, **work.kwargs)
@@ -145,9 +154,19 @@ class AsyncActorShell(ActorShell):
     async def _podium_run(  # type: ignore[override]
         self, packed: bytes, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, bytes]:
-        """Run a method and report on it; see ``ActorShell``."""
+        """Run a method; see ``ActorShell``."""
+        return await self._podium_do(Header.unpack(packed), args, kwargs)
+
+    async def _podium_answer(  # type: ignore[override]
+        self, packed: bytes, /, *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        """Run a method; see ``ActorShell``."""
+        return list(await self._podium_do(Header.unpack(packed), args, kwargs))
+
+    async def _podium_do(  # type: ignore[override]
+        self, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, bytes]:
         started_ns = time.monotonic_ns()
-        header = Header.unpack(packed)
         try:
             work = await asyncio.to_thread(_Work.prepare, self, header, args, kwargs)
             result = work.method(*work.args, **work.kwargs)
@@ -156,6 +175,30 @@ class AsyncActorShell(ActorShell):
             return work.reported(result, started_ns)
         except BaseException as error:
             raise _wrapped(error, self, header, started_ns) from None
+
+
+def plain_header(method: str, materialize: bool) -> Header:
+    """Return the header of a call that deals no rows: it says nothing but the method's name."""
+    return Header(method, -1, 0, materialize, "")
+
+
+def plain_answer_name(method: str) -> str:
+    """Return the name of the shell's own entry for a registered method: a call by it needs no header at all."""
+    return f"_podium_answer_{method}"
+
+
+def _plain_answer(header: Header, is_async: bool) -> Callable[..., Any]:
+    if is_async:
+
+        async def answer_async(self: AsyncActorShell, /, *args: Any, **kwargs: Any) -> list[Any]:
+            return list(await self._podium_do(header, args, kwargs))
+
+        return answer_async
+
+    def answer(self: ActorShell, /, *args: Any, **kwargs: Any) -> list[Any]:
+        return list(self._podium_do(header, args, kwargs))
+
+    return answer
 
 
 async def _awaited(awaitable: Any) -> Any:
@@ -313,6 +356,11 @@ def shell_class(user_class: type) -> type:
         namespace.update(
             _podium_class=user_class, __module__=user_class.__module__, __qualname__=user_class.__qualname__
         )
+        for name in dir(user_class):
+            registration = registration_of(inspect.getattr_static(user_class, name, None))
+            if registration is not None:
+                header = plain_header(name, registration.materialize_futures)
+                namespace[plain_answer_name(name)] = _plain_answer(header, has_async)
 
     shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
     _shells[user_class] = shell
