@@ -106,13 +106,13 @@ def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], 
         csrf=has.tokens.csrf if may_control else "",
         asset_version=has.files.version,
         plotly_url=plotly_url(has.files),
-        control_hint=_hint(has, may_control),
+        control_hint=_hint(has, may_control, live),
     )
 
 
-def _hint(has: Collaborators, may_control: bool) -> str:
+def _hint(has: Collaborators, may_control: bool, live: bool) -> str:
     if may_control:
         return ""
-    if has.is_over():
+    if has.is_over() or not live:
         return "The run is over."
     return _READ_TOKEN_HINT if has.controllable else READ_ONLY_HINT[0].upper() + READ_ONLY_HINT[1:] + "."

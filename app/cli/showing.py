@@ -17,6 +17,7 @@ from app.cli.driver import check_script, run_script, show_error
 from app.cli.say import CommandError, Exit, message
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
+from core import runtime
 from core.controller import init
 
 _HOST = typer.Option("--host", help="Where to listen; anything but this machine's loopback needs --i-know.")
@@ -124,6 +125,7 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
         message(f"dashboard at {server.url}")
         outcome = run_script(path, arguments)
         show_error(outcome.error, path)
+        _let_go()
         server.finish(status_of(outcome.error))
         file = _shown(server.db_path)
         message(f"this run is in {file}; look at it again with: podium view {file}")
@@ -131,6 +133,14 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
             message(f"the dashboard stays up at {server.address}; Ctrl-C ends it")
             _wait_for_the_end()
     return outcome.code
+
+
+def _let_go() -> None:
+    """Close the script's pools, so that the record says that its workers ended, and not that they still live."""
+    try:
+        runtime.current().close()
+    except Exception as error:
+        message(f"the script's pools could not all be closed: {error}")
 
 
 def _use_logical_resources(num_cpus: float | None, num_gpus: float | None) -> None:

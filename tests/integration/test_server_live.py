@@ -301,3 +301,40 @@ def test_pickles_in_the_body_touch_nothing(server: RunServer, tmp_path: Path) ->
         assert 400 <= answer.status < 500
     connection.close()
     assert not target.exists()
+
+
+def test_reading_everything_leaves_the_runs_file_as_it_is(tmp_path: Path) -> None:
+    with app.serve(tmp_path, name="done") as running:
+        path = running.db_path
+    before = path.read_bytes()
+    viewer = FileServer(path, ServerSettings()).start()
+    try:
+        address, _, token = viewer.url.partition("/?token=")
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+        for route in ("/", "/timeline", "/calls", "/calls/1", "/openapi.json", "/readyz", "/api/v1/stream"):
+            connection.request("GET", route, headers={"Authorization": f"Bearer {token}"})
+            assert connection.getresponse().read()
+        for name in ("session", "runs", "runs/current/overview", "runs/current/timeline", "calls", "workers", "events"):
+            connection.request("GET", f"/api/v1/{name}", headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+        connection.close()
+    finally:
+        viewer.stop()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine speaks no IPv6")
+def test_the_other_loopback_address_is_served_too() -> None:
+    web = WebServer(ServerSettings(host="::1"))
+    try:
+        settings = web.bind()
+    except ServerStartError as error:
+        pytest.skip(str(error))
+    web.start(create_app(MemorySource(), None, settings))
+    connection = http.client.HTTPConnection("::1", settings.port, timeout=10)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().read() == b"ok"
+    connection.close()
+    web.stop()
+    assert web.url("t") == f"http://[::1]:{settings.port}/?token=t"
