@@ -56,41 +56,50 @@ def pack(value: Any) -> Any:
 
 
 def _pack(value: Any, memo: dict[int, Any]) -> Any:
-    kind = type(value)
-    if kind in _ATOMS or isinstance(value, np.generic):
+    if _is_plain(value):
         return value
+    kind = type(value)
     if id(value) in memo:
         return memo[id(value)]
-    if (
-        isinstance(value, torch.Tensor)
-        or tensordict.is_tensor_collection(value)
-        or (kind is np.ndarray and not value.dtype.hasobject)
-    ):
-        parcel = memo[id(value)] = Parcel(value)
-        return parcel
     if kind is np.ndarray and value.dtype == object:
         return _pack_objects(value, memo)
-    if kind is dict and not _ATOMS.issuperset(map(type, value.values())):
+    if kind is dict:
         mapping = memo[id(value)] = {}
         mapping.update((key, _pack(item, memo)) for key, item in value.items())
         return mapping
-    if kind is list and not _ATOMS.issuperset(map(type, value)):
+    if kind is list:
         items: list[Any] = []
         memo[id(value)] = items
         items.extend(_pack(item, memo) for item in value)
         return items
     if kind is tuple:
         return tuple(_pack(item, memo) for item in value)
+    is_array = kind is np.ndarray and not value.dtype.hasobject
+    if is_array or isinstance(value, torch.Tensor) or tensordict.is_tensor_collection(value):
+        parcel = memo[id(value)] = Parcel(value)
+        return parcel
     return value
 
 
+def _is_plain(value: Any) -> bool:
+    """Tell quickly whether there is nothing to pack: an atom, or a container of atoms, as rows often are."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind is list or kind is tuple:
+        return _ATOMS.issuperset(map(type, value))
+    if kind is dict:
+        return _ATOMS.issuperset(map(type, value.values()))
+    return isinstance(value, np.generic)
+
+
 def _pack_objects(array: np.ndarray[Any, Any], memo: dict[int, Any]) -> np.ndarray[Any, Any]:
-    flat = array.ravel()
-    if _ATOMS.issuperset(map(type, flat)):
+    rows = array.ravel().tolist()
+    if all(map(_is_plain, rows)):
         return array
     packed = memo[id(array)] = np.empty(array.shape, dtype=object)
     target = packed.reshape(-1)
-    for number, item in enumerate(flat):
+    for number, item in enumerate(rows):
         target[number] = _pack(item, memo)
     return packed
 

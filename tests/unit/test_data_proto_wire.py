@@ -269,6 +269,12 @@ def test_what_is_shared_or_contains_itself_stays_so() -> None:
     again = travel(DataProto(meta_info={"ring": ring, "a": tensor, "b": [tensor]}))
     assert again.meta_info["ring"][1] is again.meta_info["ring"]
     assert again.meta_info["a"] is again.meta_info["b"][0]
+    array = np.empty(2, dtype=object)
+    array[0], array[1] = np.arange(3), array
+    batch = DataProto.from_dict(non_tensors={"a": array})
+    received = travel(batch).non_tensor_batch["a"]
+    assert received[1] is received
+    assert travel(batch) == batch
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
