@@ -7,7 +7,7 @@ Two implementations are held to one contract suite (``tests/contract``): ``on_ra
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -122,6 +122,17 @@ class Cluster(Protocol):
 
         References among ``args`` and the values of ``kwargs`` arrive as their values.
         """
+        ...
+
+    def ask(self, actor: ActorHandle, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
+        """Run ``method`` of ``actor``, whose name starts with ``_podium_answer``, for its one result.
+
+        Cheaper than ``submit`` where nobody but the caller will read the result. References arrive as their values.
+        """
+        ...
+
+    def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
+        """Yield the places in ``refs`` of those that came to a value or an error, as soon as they did."""
         ...
 
     def put(self, value: object) -> Ref:

@@ -16,8 +16,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, InvalidStateError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +89,13 @@ class _Job:
     method: str
     payload: bytes
     result: LocalRef
-    receipt: LocalRef
+    receipt: LocalRef | None
     holds: tuple[LocalRef, ...] = ()
+
+    @property
+    def refs(self) -> tuple[LocalRef, ...]:
+        """Return the references this job settles."""
+        return (self.result,) if self.receipt is None else (self.result, self.receipt)
 
 
 class LocalActor:
@@ -163,13 +168,13 @@ class LocalActor:
             outcome = getattr(actor, job.method)(*args, **kwargs)
             if inspect.isawaitable(outcome):
                 outcome = asyncio.run(_await(outcome))
-            value, receipt = outcome
-            packed = _packed(value), _packed(receipt)
+            values = outcome if job.receipt is not None else (outcome,)
+            packed = [_packed(value) for value in values]
         except BaseException as error:
             self._fail(job, error)
             return
-        _settle(job.result, *packed[0])
-        _settle(job.receipt, *packed[1])
+        for ref, (pickled, holds) in zip(job.refs, packed, strict=True):
+            _settle(ref, pickled, holds)
 
     def _death(self, job: _Job) -> WorkerDiedError:
         return WorkerDiedError(
@@ -182,7 +187,7 @@ class LocalActor:
             error = pickle.loads(cloudpickle.dumps(error))
         except Exception:
             error = RuntimeError(f"{type(error).__name__}: {error}")
-        for ref in (job.result, job.receipt):
+        for ref in job.refs:
             with contextlib.suppress(InvalidStateError):  # It came to something before.
                 ref.future.set_exception(error)
 
@@ -265,9 +270,26 @@ class LocalCluster:
     def submit(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Pickle the arguments and queue the job."""
         payload, holds = _packed((args, dict(kwargs)))
-        job = _Job(method, payload, LocalRef(), LocalRef(), holds)
-        actor.give(job)
-        return Submitted(job.result, job.receipt)
+        result, receipt = LocalRef(), LocalRef()
+        actor.give(_Job(method, payload, result, receipt, holds))
+        return Submitted(result, receipt)
+
+    def ask(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LocalRef:
+        """Pickle the arguments and queue the job for its one result."""
+        payload, holds = _packed((args, dict(kwargs)))
+        result = LocalRef()
+        actor.give(_Job(method, payload, result, None, holds))
+        return result
+
+    def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
+        """Wait for the next one, then take all that are there by then."""
+        pending = dict(enumerate(refs))
+        while pending:
+            wait_for_futures([ref.future for ref in pending.values()], return_when=FIRST_COMPLETED)
+            ready = [index for index, ref in pending.items() if ref.future.done()]
+            for index in ready:
+                del pending[index]
+            yield ready
 
     def put(self, value: object) -> LocalRef:
         """Pickle a value once."""

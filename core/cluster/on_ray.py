@@ -7,7 +7,7 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -20,6 +20,8 @@ from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_short
 from core.errors import PlacementError, PodiumError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
+_ALSO_READY_FROM = 8
+"""With more references than this out, one more look at all of them is cheaper than a round for each."""
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -43,6 +45,8 @@ class RayCluster:
         if address and "address" not in options:
             ray.init(address=address, log_to_driver=True, **options)
             return cls(started_here=False)
+        # Ray prints an error that nobody fetched; Podium has recorded it, and raises the first one of a call.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         defaults: dict[str, Any] = {
             "address": "local",
             "include_dashboard": False,
@@ -122,6 +126,24 @@ class RayCluster:
             raise _translated(error) from None
         return Submitted(result, receipt)
 
+    def ask(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
+        """Call an actor's method with one return."""
+        try:
+            return getattr(actor, method).remote(*args, **kwargs)
+        except RayActorError as error:
+            raise _translated(error) from None
+
+    def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
+        """Wait for the next one, then take all that are there by then: few rounds also with a thousand ranks."""
+        place = {ref: index for index, ref in enumerate(refs)}
+        pending = list(refs)
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1)
+            if len(pending) > _ALSO_READY_FROM:
+                also, pending = ray.wait(pending, num_returns=len(pending), timeout=0)
+                ready += also
+            yield [place[ref] for ref in ready]
+
     def put(self, value: object) -> Ref:
         """Store a value in the object store."""
         return ray.put(value)
@@ -196,6 +218,7 @@ def _declare_two_returns(actor_class: type) -> None:
     for name in dir(actor_class):
         if (
             name.startswith("_podium_")
+            and not name.startswith("_podium_answer")
             and callable(method := getattr(actor_class, name))
             and not isinstance(method, type)
         ):

@@ -13,11 +13,12 @@ from core.errors import RegistrationError
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A registered method of a worker class."""
+    """A registered method of a worker class, or any method that is called ``by_name``."""
 
     name: str
     registration: Registration
     function: Callable[..., Any]
+    by_name: bool = False
 
 
 def registered_methods(user_class: type, taken: Collection[str]) -> tuple[Method, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.cluster import ActorHandle, Cluster, Outcome, Submitted
+from core.cluster import ActorHandle, Cluster, Outcome, Ref, Submitted
 from core.data.batch import payload_bytes
 from core.data.future import DataProtoFuture, without_padding
 from core.data.rows import join, row_count
@@ -21,7 +22,7 @@ from core.group.clock import ClockAlignment
 from core.group.track import CallFacts, CallTracker
 from core.pool import Gate
 from core.runtime import Runtime
-from core.worker import Header
+from core.worker import Header, plain_answer_name
 
 _PUT_ONCE_BYTES = 64 * 1024
 """From this size on an argument of several ranks is stored once and passed by reference."""
@@ -73,10 +74,12 @@ def perform(crew: Crew, owner: Any, method: Method, args: tuple[Any, ...], kwarg
     gate_ns = crew.gate.enter()
     tracker = _started(crew, method, called_ns, gate_ns)
     try:
-        submitted = _dispatch_and_execute(crew, owner, rule, method, Arguments(args, kwargs), tracker)
+        loads = _dispatch(crew, owner, rule, Arguments(args, kwargs), tracker)
+        trims = ("rows" if rule.joins_rows else "batches") if rule.rows else ""
         if not method.registration.blocking:
-            return _later(crew, owner, rule, method, submitted, tracker)
-        result, rows_out, bytes_in = _results(crew, owner, rule, method, submitted, tracker)
+            return _later(crew, owner, rule, method, _submit_all(crew, method, loads, trims, tracker), tracker)
+        parts, receipts = _wait(crew, _ask_all(crew, method, loads, trims, tracker), tracker)
+        result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, tracker)
     except BaseException as error:
         told = _placed(crew, method.name, error)
         # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
@@ -117,23 +120,16 @@ def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTr
     return tracker
 
 
-def _dispatch_and_execute(
-    crew: Crew, owner: Any, rule: ModeRule, method: Method, arguments: Arguments, tracker: CallTracker
-) -> list[Submitted]:
+def _dispatch(
+    crew: Crew, owner: Any, rule: ModeRule, arguments: Arguments, tracker: CallTracker
+) -> list[tuple[int, _Load]]:
     began = time.monotonic_ns()
     try:
         dealt = rule.deal(owner, arguments)
         tracker.dealt(dealt)
-        loads = _loads(crew, dealt, tracker)
+        return _loads(crew, dealt, tracker)
     finally:
         tracker.phases.dispatch_ns = time.monotonic_ns() - began
-    began = time.monotonic_ns()
-    trims = ("rows" if rule.joins_rows else "batches") if rule.rows else ""
-    try:
-        return [_submit(crew, method, rank, load, trims, tracker) for rank, load in loads]
-    finally:
-        tracker.sealed()
-        tracker.phases.execute_ns = time.monotonic_ns() - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,56 +176,154 @@ def _stored(cluster: Cluster, given: RankArguments) -> tuple[RankArguments, int]
     return RankArguments(args, {name: stored(value) for name, value in given.kwargs.items()}, given.share), n_stored
 
 
-def _submit(crew: Crew, method: Method, rank: int, load: _Load, trims: str, tracker: CallTracker) -> Submitted:
-    given = load.arguments
-    share = given.share
-    header = Header(
+def _submit_all(
+    crew: Crew, method: Method, loads: Sequence[tuple[int, _Load]], trims: str, tracker: CallTracker
+) -> list[Submitted]:
+    """Ask the ranks of a non-blocking call: results stay on the cluster, receipts come when they are ready."""
+    submitted: list[Submitted] = []
+    with _executing(tracker):
+        for rank, load in loads:
+            _note(rank, load, tracker)
+            with _asking(rank, tracker):
+                one = crew.cluster.submit(
+                    crew.actors[rank],
+                    "_podium_run",
+                    (_header(method, load, trims).pack(), *load.arguments.args),
+                    load.arguments.kwargs,
+                )
+            crew.cluster.on_ready(one.receipt, _Answer(tracker, rank))
+            submitted.append(one)
+    return submitted
+
+
+def _ask_all(
+    crew: Crew, method: Method, loads: Sequence[tuple[int, _Load]], trims: str, tracker: CallTracker
+) -> list[Ref]:
+    """Ask the ranks of a blocking call: result and receipt come as one object."""
+    refs: list[Ref] = []
+    try:
+        with _executing(tracker):
+            for rank, load in loads:
+                _note(rank, load, tracker)
+                given = load.arguments
+                plain = given.share is None and not trims and not method.by_name
+                entry = plain_answer_name(method.name) if plain else "_podium_answer"
+                args = given.args if plain else (_header(method, load, trims).pack(), *given.args)
+                with _asking(rank, tracker):
+                    refs.append(crew.cluster.ask(crew.actors[rank], entry, args, given.kwargs))
+    except BaseException:
+        _follow(crew, refs, range(len(refs)), tracker)
+        raise
+    return refs
+
+
+@contextmanager
+def _executing(tracker: CallTracker) -> Iterator[None]:
+    began = time.monotonic_ns()
+    try:
+        yield
+        tracker.sealed()
+    finally:
+        tracker.phases.execute_ns = time.monotonic_ns() - began
+
+
+@contextmanager
+def _asking(rank: int, tracker: CallTracker) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        tracker.answered(rank, Outcome(error=error))
+        raise
+
+
+def _note(rank: int, load: _Load, tracker: CallTracker) -> None:
+    share = load.arguments.share
+    tracker.submitted(rank, 0 if share is None else share.size, load.n_bytes)
+
+
+def _header(method: Method, load: _Load, trims: str) -> Header:
+    share = load.arguments.share
+    return Header(
         method.name,
         -1 if share is None else share.n_real,
         0 if share is None else share.n_padding,
         method.registration.materialize_futures,
         trims,
     )
-    tracker.submitted(rank, 0 if share is None else share.size, load.n_bytes)
-    try:
-        submitted = crew.cluster.submit(crew.actors[rank], "_podium_run", (header.pack(), *given.args), given.kwargs)
-    except BaseException as error:
-        tracker.answered(rank, Outcome(error=error))
-        raise
-    crew.cluster.on_ready(submitted.receipt, _Answer(tracker, rank))
-    return submitted
 
 
 class _Answer:
-    """Passes a rank's receipt on to the call's tracker."""
+    """Passes a rank's receipt on to the call's tracker; ``joined`` when it comes behind the result in one object."""
 
-    __slots__ = ("_rank", "_tracker")
+    __slots__ = ("_joined", "_rank", "_tracker")
 
-    def __init__(self, tracker: CallTracker, rank: int) -> None:
+    def __init__(self, tracker: CallTracker, rank: int, joined: bool = False) -> None:
         self._tracker = tracker
         self._rank = rank
+        self._joined = joined
 
     def __call__(self, outcome: Outcome) -> None:
+        if self._joined and outcome.error is None:
+            outcome = Outcome(outcome.value[1])
         self._tracker.answered(self._rank, outcome)
 
 
-def _results(
-    crew: Crew, owner: Any, rule: ModeRule, method: Method, submitted: Sequence[Submitted], tracker: CallTracker
+def _follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
+    """Let ranks that are still out tell of themselves later: the driver has its error and goes on."""
+    for place in places:
+        crew.cluster.on_ready(refs[place], _Answer(tracker, tracker.facts.ranks[place], joined=True))
+
+
+def _wait(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> tuple[list[Any], list[Receipt]]:
+    """Take each rank's answer when it is there; the first failure ends the wait."""
+    began = time.monotonic_ns()
+    answers: dict[int, Any] = {}
+    taken: set[int] = set()
+    try:
+        for ready in crew.cluster.as_ready(refs):
+            ready_ns = crew.runtime.clock.now_ns()
+            for place, outcome in zip(ready, _outcomes(crew, [refs[place] for place in ready]), strict=True):
+                taken.add(place)
+                rank = tracker.facts.ranks[place]
+                if outcome.error is not None:
+                    tracker.answered(rank, outcome, ready_ns)
+                    raise outcome.error from outcome.error.__cause__
+                answers[place], packed = outcome.value
+                tracker.answered(rank, Outcome(packed), ready_ns)
+    except BaseException:
+        _follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)
+        raise
+    finally:
+        tracker.phases.wait_ns = time.monotonic_ns() - began
+    return [answers[place] for place in range(len(refs))], tracker.receipts
+
+
+def _outcomes(crew: Crew, refs: Sequence[Ref]) -> list[Outcome]:
+    """Fetch what is ready: all in one go, or one by one when an error is among them."""
+    try:
+        return [Outcome(value) for value in crew.cluster.fetch(refs)]
+    except Exception as error:
+        if len(refs) == 1:
+            return [Outcome(error=error)]
+    return [outcome for ref in refs for outcome in _outcomes(crew, [ref])]
+
+
+def _joined(
+    owner: Any,
+    rule: ModeRule,
+    method: Method,
+    parts: Sequence[Any],
+    receipts: Sequence[Receipt],
+    tracker: CallTracker,
 ) -> tuple[Any, int, int]:
-    """Wait, unpad, collect; return the result, its rows, and the bytes that came back."""
+    """Unpad and collect; return the result, its rows, and the bytes that came back."""
     phases = tracker.phases
     began = time.monotonic_ns()
-    try:
-        parts = crew.cluster.fetch([one.result for one in submitted])
-        receipts: list[Receipt] = []
-        if tracker.may_hold_padding:
-            receipts = [Receipt.unpack(one) for one in crew.cluster.fetch([one.receipt for one in submitted])]
-            tracker.dealt_on_arrival(receipts)
-    finally:
-        phases.wait_ns = time.monotonic_ns() - began
-    began = time.monotonic_ns()
-    bytes_in = sum(payload_bytes(part) for part in parts)
-    kept = without_padding(parts, receipts)
+    if tracker.may_hold_padding:
+        tracker.dealt_on_arrival(receipts)
+        kept = without_padding(parts, receipts)
+    else:
+        kept = list(parts)
     unpadded = time.monotonic_ns()
     phases.unpad_ns = unpadded - began
     try:
@@ -237,7 +331,7 @@ def _results(
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
     rows_out = (row_count(result) or 0) if rule.joins_rows else 0
-    return result, rows_out, bytes_in
+    return result, rows_out, sum(receipt.bytes_out for receipt in receipts)
 
 
 def _later(
@@ -282,7 +376,8 @@ class _Resolve:
         at_ns = self.crew.runtime.clock.now_ns()
         failure: BaseException | None = None
         try:
-            return _results(self.crew, self.owner, self.rule, self.method, self.submitted, self.tracker)[0]
+            parts, receipts = self._fetched()
+            return _joined(self.owner, self.rule, self.method, parts, receipts, self.tracker)[0]
         except BaseException as error:
             failure = _placed(self.crew, self.method.name, error)
             if failure is error:
@@ -292,6 +387,15 @@ class _Resolve:
             if not self.told:
                 self.told = True
                 self.tracker.awaited(at_ns, failure)
+
+    def _fetched(self) -> tuple[list[Any], list[Receipt]]:
+        began = time.monotonic_ns()
+        try:
+            parts = self.crew.cluster.fetch([one.result for one in self.submitted])
+            packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
+            return parts, [Receipt.unpack(one) for one in packed]
+        finally:
+            self.tracker.phases.wait_ns = time.monotonic_ns() - began
 
 
 def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
@@ -315,4 +419,5 @@ def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
 
 def called_by_name(name: str, execute_mode: OpenEnum, blocking: bool) -> Method:
     """Return a method that is called by name, registered or not, with ``execute_all``'s convention for lists."""
-    return Method(name, Registration(Dispatch.ALL_TO_ALL, execute_mode, blocking, True, None), called_by_name)
+    registration = Registration(Dispatch.ALL_TO_ALL, execute_mode, blocking, True, None)
+    return Method(name, registration, called_by_name, by_name=True)

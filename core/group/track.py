@@ -68,8 +68,7 @@ class CallTracker:
         self._sealed = False
         self._finished = False
         self._drained = False
-        self._bytes_in = 0
-        self._rows_out = 0
+        self._receipts: dict[int, Receipt] = {}
         self._error: ErrorFacts | None = None
         self._status = "ok"
         self._status_at_end = ""
@@ -112,9 +111,16 @@ class CallTracker:
         with self._lock:
             return tuple(sorted(self._out))
 
-    def answered(self, rank: int, outcome: Outcome) -> None:
-        """Take a rank's receipt, or the error in its place; called on the cluster's thread."""
-        ready_ns = self.runtime.clock.now_ns()
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Return the receipts of the ranks that have answered, in rank order."""
+        with self._lock:
+            return [self._receipts[rank] for rank in sorted(self._receipts)]
+
+    def answered(self, rank: int, outcome: Outcome, ready_ns: int | None = None) -> None:
+        """Take a rank's receipt, or the error in its place, ready at ``ready_ns`` or just now; on any thread."""
+        if ready_ns is None:
+            ready_ns = self.runtime.clock.now_ns()
         asked = self._submitted[rank]
         receipt = None if outcome.error is not None else Receipt.unpack(outcome.value)
         source = receipt if receipt is not None else outcome.error
@@ -123,8 +129,7 @@ class CallTracker:
         with self._lock:
             self._out.discard(rank)
             if receipt is not None:
-                self._bytes_in += receipt.bytes_out
-                self._rows_out += max(receipt.n_kept, 0)
+                self._receipts[rank] = receipt
             if outcome.error is not None and self._error is None:
                 self._error, self._status = error_facts(outcome.error, rank), status
         self.runtime.bus.emit(
@@ -206,7 +211,9 @@ class CallTracker:
             self._drained = True
             late = not self.facts.blocking
         if late:
-            self._finish(self._status, self._rows_out, self._bytes_in, self._error)
+            receipts = self.receipts
+            rows_out = sum(max(receipt.n_kept, 0) for receipt in receipts)
+            self._finish(self._status, rows_out, sum(receipt.bytes_out for receipt in receipts), self._error)
         self.on_drained(self)
 
     def _finish(self, status: str, rows_out: int, bytes_in: int, error: ErrorFacts | None) -> None:

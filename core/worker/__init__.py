@@ -1,7 +1,7 @@
 """Code that runs inside a worker's process."""
 
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts
-from core.worker.shell import Header, WorkerIdentity, shell_class
+from core.worker.shell import Header, WorkerIdentity, plain_answer_name, shell_class
 from core.worker.worker import Worker
 
-__all__ = ["PROTECTED_VARIABLES", "Header", "RankFacts", "Worker", "WorkerIdentity", "shell_class"]
+__all__ = ["PROTECTED_VARIABLES", "Header", "RankFacts", "Worker", "WorkerIdentity", "plain_answer_name", "shell_class"]
