@@ -343,14 +343,23 @@ def test_the_client_says_when_it_is_not_podium_that_answers(capsys: pytest.Captu
     assert "is not a Podium server" in one_line(capsys.readouterr().err)
 
 
-def test_a_killed_driver_is_shown_as_died_and_its_exit_is_bounded(tmp_path: Path) -> None:
-    write("driver.py", "import os, signal, time\ntime.sleep(0.3)\nos.kill(os.getpid(), signal.SIGKILL)")
+def test_ctrl_c_ends_the_script_the_server_and_the_record(tmp_path: Path) -> None:
+    write("driver.py", "import sys, time\nprint('working', flush=True)\ntime.sleep(60)")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*PODIUM, "run", "driver.py"], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    reader = Reader(run_paths(tmp_path / "runs")[0])
-    deadline_s = time.monotonic() + 8
-    while reader.run().state != "died" and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    assert reader.run().state == "died"
-    reader.close()
+    driver = subprocess.Popen(
+        [*PODIUM, "run", "driver.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert driver.stdout is not None
+    try:
+        assert driver.stdout.readline() == "working\n"
+        began_s = time.monotonic()
+        driver.send_signal(signal.SIGINT)
+        _, error = driver.communicate(timeout=20)
+        assert time.monotonic() - began_s < 10
+    finally:
+        driver.kill()
+    assert driver.returncode == 130
+    assert "podium: interrupted" in error
+    assert "Traceback" not in error
+    assert the_run() == "failed"
+    assert not list((tmp_path / "runs").glob("*token"))
