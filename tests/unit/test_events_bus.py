@@ -1,0 +1,96 @@
+"""The bus: observers see everything that happens, late ones what stands, and none can fail the driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from core.events import (
+    Event,
+    EventBus,
+    GroupClosed,
+    GroupCreated,
+    Notice,
+    PoolCreated,
+    PoolStateChanged,
+    WorkerEnded,
+    WorkerStarted,
+)
+from core.testing import RecordingObserver
+
+POOL = PoolCreated(1, "pool", (2,), (), 1, "active", True, 10)
+PAUSED = PoolStateChanged(2, "pool", "paused", 1)
+GROUP = GroupCreated(3, "actor", "pool", "m.Actor", 2, ())
+OTHER = GroupCreated(4, "act", "pool", "m.Actor", 1, ())
+WORKERS = tuple(WorkerStarted(5, "actor", "pool", rank, rank, f"w{rank}", 7, "n", "id", "0") for rank in range(2))
+
+
+def late(*events: Event) -> list[Event]:
+    """Return what an observer is told that comes after ``events``."""
+    bus = EventBus()
+    for event in events:
+        bus.emit(event)
+    seen = RecordingObserver()
+    bus.subscribe(seen)
+    return seen.events
+
+
+def test_an_observer_sees_every_event_in_order() -> None:
+    bus, seen = EventBus(), RecordingObserver()
+    assert not bus.observed
+    bus.subscribe(seen)
+    assert bus.observed
+    events: list[Event] = [POOL, Notice(1, "info", "a"), GROUP, Notice(2, "info", "b")]
+    for event in events:
+        bus.emit(event)
+    assert seen.events == events
+
+
+def test_a_late_observer_is_told_of_what_stands_in_the_order_it_came() -> None:
+    assert late(POOL, GROUP, *WORKERS, Notice(1, "info", "gone by")) == [POOL, GROUP, *WORKERS]
+
+
+def test_a_late_observer_is_told_the_latest_state_of_a_pool_only() -> None:
+    resumed = PoolStateChanged(9, "pool", "active", 1)
+    assert late(POOL, PAUSED, resumed) == [POOL, resumed]
+
+
+def test_what_was_closed_is_told_to_nobody_any_more() -> None:
+    assert late(POOL, GROUP, *WORKERS, OTHER, GroupClosed(6, "actor", "pool")) == [POOL, OTHER]
+    assert late(POOL, PAUSED, PoolStateChanged(7, "pool", "closed", 1)) == []
+
+
+def test_a_dead_worker_does_not_stand() -> None:
+    assert late(GROUP, *WORKERS, WorkerEnded(6, "actor", 0, died=True)) == [GROUP, WORKERS[1]]
+
+
+def test_an_observer_that_raises_is_logged_counted_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def observe(self, event: Event) -> None:
+            raise RuntimeError("disk full")
+
+    bus, seen = EventBus(), RecordingObserver()
+    bus.subscribe(Broken())
+    bus.subscribe(seen)
+    with caplog.at_level(logging.ERROR, "podium.events"):
+        bus.emit(Notice(1, "info", "a"))
+        bus.emit(Notice(2, "info", "b"))
+    assert bus.n_observer_errors == 2
+    assert len(seen.events) == 2
+    assert "disk full" in caplog.text
+
+
+def test_who_unsubscribes_hears_no_more_and_may_do_it_twice() -> None:
+    bus, seen = EventBus(), RecordingObserver()
+    bus.subscribe(seen)
+    bus.unsubscribe(seen)
+    bus.unsubscribe(seen)
+    bus.emit(POOL)
+    assert seen.events == []
+
+
+def test_events_cannot_be_changed_by_who_sees_them() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        POOL.pool = "other"  # type: ignore[misc]
