@@ -13,7 +13,7 @@ from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import pages, units
 from web.pages import Frame
-from web.source import CallFilter, Overview, Step
+from web.source import CallDetail, CallFilter, Overview, Step
 
 NOW_MS = 150_000.0
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -235,3 +235,13 @@ def test_a_long_runs_page_carries_a_thinned_figure_with_its_last_step() -> None:
     steps = json.loads(block[1])
     assert pages.MAX_STEPS_IN_FIGURE / 2 < len(steps) <= pages.MAX_STEPS_IN_FIGURE + 1
     assert steps[-1]["index"] == 24_999
+
+
+def test_a_call_outside_of_steps_names_none(sample: SampleRun) -> None:
+    class Stepless(SampleRun):
+        def call(self, call_id: int) -> CallDetail | None:
+            found = super().call(call_id)
+            return found and replace(found, call=replace(found.call, step=0))
+
+    assert "outside of steps" in (pages.render_call(Stepless(NOW_MS), Frame("call"), 5) or "")
+    assert "outside of steps" not in (pages.render_call(sample, Frame("call"), 5) or "")

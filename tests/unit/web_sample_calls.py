@@ -72,7 +72,7 @@ def sample_calls(evil: bool) -> Iterator[SampleCall]:
     pool_of = {group: pool for pool, group, _ in GROUPS}
     at_ms = 2300.0
     call_id = 0
-    for step in range(60):
+    for step in range(1, 61):
         for group, method, base_ms, mode, rows, blocking in METHODS:
             call_id += 1
             n_ranks = n_ranks_of[group]

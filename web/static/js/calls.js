@@ -17,7 +17,7 @@ function row(c) {
     el("td", {}, statusMark(c.status)),
     el("td", { class: "num" }, sinceStart(c.started_ms)),
     el("td", { class: "num" }, c.status === "running" ? "–" : duration(c.duration_ms)),
-    el("td", { class: "num" }, c.step >= 0 ? String(c.step) : "–"),
+    el("td", { class: "num" }, c.step > 0 ? String(c.step) : "–"),
     el("td", { class: "num" }, count(c.rows)),
     el("td", { class: "num" }, c.padding_rows ? count(c.padding_rows) : "–"),
     el("td", { class: "num" }, bytesSize(c.bytes_out)),
