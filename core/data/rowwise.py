@@ -128,7 +128,7 @@ class RowMethods(Table):
             if width == 0 or width % n_split:
                 raise BatchError(f"{key!r} of shape {tuple(source.shape)} cannot be cut into {n_split} column chunks")
             cut = source.reshape(len(self) * n_split, width // n_split, *source.shape[2:])
-            (repeated.batch if isinstance(cut, torch.Tensor) else repeated.non_tensor_batch)[key] = cut  # type: ignore[index]
+            (repeated.batch if isinstance(cut, torch.Tensor) else repeated.non_tensor_batch)[key] = cut
         return repeated
 
     def split_sizes(self, sizes: Sequence[int]) -> list[Self]:

@@ -23,7 +23,7 @@ from core.errors import BatchError
 class DataProtoItem:
     """One row of a DataProto: tensors without the row dimension, one object per array, the batch's meta."""
 
-    batch: TensorDictBase | None = None
+    batch: TensorDictBase | Any = None
     non_tensor_batch: dict[str, Any] = field(default_factory=dict)
     meta_info: dict[str, Any] = field(default_factory=dict)
 
@@ -32,7 +32,8 @@ class DataProtoItem:
 class Table:
     """The fields of a batch and what its methods are built on."""
 
-    batch: TensorDictBase | None = None
+    # None when there are no tensors. Typed with Any beside it, so that drivers may write d.batch["x"] without a check.
+    batch: TensorDictBase | Any = None
     non_tensor_batch: dict[str, Array] = field(default_factory=dict)
     meta_info: dict[str, Any] = field(default_factory=dict)
     # Which rows of which earlier batch these are; set by with_row_ids and carried along by every row operation.

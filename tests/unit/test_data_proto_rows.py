@@ -152,7 +152,7 @@ def test_the_constructor_checks_and_takes_nothing_at_all() -> None:
     with pytest.raises(AssertionError, match=r"has 1.* has 2"):
         DataProto(None, {"a": np.ones(1), "b": np.ones(2)})
     with pytest.raises(AssertionError, match="not a TensorDict"):
-        DataProto({"a": torch.ones(2)})  # type: ignore[arg-type]
+        DataProto({"a": torch.ones(2)})
     batch = make()
     batch.non_tensor_batch = None  # type: ignore[assignment]
     assert len(batch) == 4
