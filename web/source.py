@@ -358,7 +358,7 @@ class RunSource(Protocol):
         ...
 
     def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
-        """Return the window ``[from_ms, to_ms]`` for a figure ``px`` wide; None is the run's start or its present end."""
+        """Return the window ``[from_ms, to_ms]`` for a figure ``px`` wide; None is the run's start or its end."""
         ...
 
     def call(self, call_id: int) -> CallDetail | None:
