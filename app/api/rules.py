@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
@@ -152,11 +151,13 @@ def _credential(head: Head, rules: Rules) -> tuple[Scope, bool]:
 
 
 def _cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+    # Not http.cookies: every program on this machine's other ports shares our jar, and one odd cookie of theirs would
+    # make it forget ours.
+    for part in header.split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            return value
+    return ""
 
 
 def _judge_mutation(head: Head, rules: Rules, scope: Scope, by_cookie: bool) -> Verdict:

@@ -48,7 +48,7 @@ def program() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _width()},
     )
     made.command("run", context_settings=_PASS_ON)(showing.run)
-    made.command("demo", context_settings=_PASS_ON)(showing.demo)
+    made.command("demo", context_settings={**_PASS_ON, "allow_interspersed_args": True})(showing.demo)
     made.command("view")(showing.view)
     made.add_typer(runs.program, name="runs")
     made.add_typer(pools.program, name="pools")

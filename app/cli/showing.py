@@ -79,8 +79,6 @@ def demo(
     host: Host = "127.0.0.1",
     port: Port = 0,
     control: Control = False,
-    num_cpus: Cpus = None,
-    num_gpus: Gpus = None,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
 ) -> None:
@@ -99,7 +97,6 @@ def demo(
         allowed_hosts=tuple(allowed_host or ()),
         script=path.name,
     )
-    _use_logical_resources(num_cpus, num_gpus)
     stay = not leave and sys.stdin.isatty() and sys.stderr.isatty()
     raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
 
@@ -115,8 +112,7 @@ def view(
     settings = ServerSettings(host, port, open_to_network=i_know, allowed_hosts=tuple(allowed_host or ()))
     with FileServer(file, settings) as server:
         message(f"showing {file} at {server.url}")
-        message("Ctrl-C ends it")
-        _wait_for_the_end()
+        _wait_for_the_end("Ctrl-C ends it")
 
 
 def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
@@ -130,8 +126,7 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
         file = _shown(server.db_path)
         message(f"this run is in {file}; look at it again with: podium view {file}")
         if stay and outcome.code == Exit.OK:
-            message(f"the dashboard stays up at {server.address}; Ctrl-C ends it")
-            _wait_for_the_end()
+            _wait_for_the_end(f"the dashboard stays up at {server.address}; Ctrl-C ends it")
     return outcome.code
 
 
@@ -165,10 +160,11 @@ def _shown(path: Path) -> str:
     return str(path)
 
 
-def _wait_for_the_end() -> None:
-    """Wait for Ctrl-C or a request to end."""
+def _wait_for_the_end(said: str) -> None:
+    """Say ``said``, then wait for Ctrl-C or a request to end."""
     over = threading.Event()
     with _on_sigterm(over), contextlib.suppress(KeyboardInterrupt):
+        message(said)
         # A bare wait() would not let the main thread see a signal on every platform.
         while not over.wait(0.5):
             pass

@@ -104,6 +104,11 @@ def test_a_cookie_reads_and_is_not_the_token() -> None:
     assert status(head(cookie=f"podium_9999={TOKENS.read_session}")) == 401
 
 
+def test_odd_cookies_of_other_programs_do_not_lock_us_out() -> None:
+    odd = '{"a": [1, 2]}; =x; y; "; podium_432=no'
+    assert status(head(cookie=f"{odd}; podium_4321={TOKENS.read_session}; z=1")) == 200
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/static/js/shell.js"])
 def test_only_health_and_static_files_are_open(path: str) -> None:
     assert judge(head(path=path), rules()) == Visitor(Scope.NOBODY)
