@@ -1,6 +1,15 @@
 """How a call's arguments reach the ranks and how their results come back: modes, rules, ``@register``."""
 
 from core.dispatch.deal import Arguments, Broadcast, Deal, PerRank, RankArguments, broadcast, per_rank
+from core.dispatch.mesh import (
+    collect_lazy_compute_data_proto,
+    collect_nd_compute,
+    collect_nd_compute_dataproto,
+    dispatch_lazy_compute_data_proto,
+    dispatch_nd_compute,
+    dispatch_nd_compute_dataproto,
+    make_nd_compute_dataproto_dispatch_fn,
+)
 from core.dispatch.modes import Dispatch, Execute
 from core.dispatch.register import MAGIC_ATTR, Registration, register, registration_of
 from core.dispatch.rules import (
@@ -39,13 +48,20 @@ __all__ = [
     "collect_all_to_all",
     "collect_dp_compute",
     "collect_dp_compute_data_proto",
+    "collect_lazy_compute_data_proto",
+    "collect_nd_compute",
+    "collect_nd_compute_dataproto",
     "dispatch_all_to_all",
     "dispatch_dp_compute",
     "dispatch_dp_compute_data_proto",
     "dispatch_dp_compute_data_proto_with_func",
+    "dispatch_lazy_compute_data_proto",
+    "dispatch_nd_compute",
+    "dispatch_nd_compute_dataproto",
     "dispatch_one_to_all",
     "get_predefined_dispatch_fn",
     "get_predefined_execute_fn",
+    "make_nd_compute_dataproto_dispatch_fn",
     "per_rank",
     "register",
     "register_dispatch_mode",

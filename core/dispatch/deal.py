@@ -52,14 +52,15 @@ class RankArguments:
 class Deal:
     """The arguments of every rank that executes.
 
-    ``common`` says that all got the same, so that it need be serialised only once. ``rows`` are the rows of the
-    caller's batch; ``padded`` says that results may hold padding rows.
+    Ranks that get the same share one object in ``ranks``, so that it need be serialised only once. ``rows`` are the
+    rows of the caller's batch; ``padded`` says that results may hold padding rows; ``sources`` are the ranks whose
+    results count, in order, None for all.
     """
 
     ranks: tuple[RankArguments, ...]
-    common: bool = False
     rows: int = 0
     padded: bool = False
+    sources: tuple[int, ...] | None = None
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
@@ -68,8 +69,15 @@ class Deal:
 
     @property
     def padding_rows(self) -> int:
-        """Return how many padding rows were sent."""
-        return sum(rank.share.n_padding for rank in self.ranks if rank.share is not None)
+        """Return how many padding rows the batch was given, counted once for ranks that work on the same rows."""
+        distinct = {id(rank): rank for rank in self.ranks}.values()
+        return sum(rank.share.n_padding for rank in distinct if rank.share is not None)
+
+    def columns(self) -> tuple[tuple[list[Any], ...], dict[str, list[Any]]]:
+        """Turn the deal around: one list over the ranks per argument, positional ones and keywords."""
+        first = self.ranks[0]
+        args = tuple([rank.args[index] for rank in self.ranks] for index in range(len(first.args)))
+        return args, {name: [rank.kwargs[name] for rank in self.ranks] for name in first.kwargs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def deal_to_all(world_size: int, arguments: Arguments) -> Deal:
         ]
         return Deal(arguments.ranks(filled, [None] * world_size))
     one = RankArguments(arguments.args, arguments.kwargs)
-    return Deal((one,) * world_size, common=True)
+    return Deal((one,) * world_size)
 
 
 def deal_lists(world_size: int, arguments: Arguments) -> Deal:

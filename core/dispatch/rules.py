@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from core.cluster.fetching import is_ref
-from core.data.future import DataProtoFuture
 from core.data.rows import join
 from core.data.shares import Uneven
 from core.dispatch.deal import (
@@ -23,6 +21,7 @@ from core.dispatch.deal import (
     deal_rows,
     deal_to_all,
 )
+from core.dispatch.mesh import ask_mesh, deal_mesh, join_or_future, mesh_name_of
 from core.dispatch.modes import Dispatch, Execute, OpenEnum
 from core.dispatch.register import Registration
 from core.errors import RegistrationError, ShareError
@@ -44,7 +43,7 @@ ModeFunctions = dict[str, Callable[..., Any]]
 
 def dispatch_one_to_all(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Give every rank the same arguments."""
-    return _columns(deal_to_all(worker_group.world_size, Arguments(args, kwargs)))
+    return deal_to_all(worker_group.world_size, Arguments(args, kwargs)).columns()
 
 
 def dispatch_all_to_all(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -65,7 +64,7 @@ def dispatch_dp_compute(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -
     Raises:
         ShareError: An argument is no list of ``world_size`` items.
     """
-    return _columns(deal_lists(worker_group.world_size, Arguments(args, kwargs)))
+    return deal_lists(worker_group.world_size, Arguments(args, kwargs)).columns()
 
 
 def collect_dp_compute(worker_group: HasWorldSize, output: Sequence[Any]) -> Sequence[Any]:
@@ -86,7 +85,7 @@ def dispatch_dp_compute_data_proto(worker_group: HasWorldSize, *args: Any, **kwa
         ShareError: An argument has no rows.
         UnevenSplitError: The rows do not divide.
     """
-    return _columns(deal_rows(worker_group.world_size, Arguments(args, kwargs), None, "a dispatch function"))
+    return deal_rows(worker_group.world_size, Arguments(args, kwargs), None, "a dispatch function").columns()
 
 
 def dispatch_dp_compute_data_proto_with_func(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -95,22 +94,13 @@ def dispatch_dp_compute_data_proto_with_func(worker_group: HasWorldSize, *args: 
     Raises:
         ShareError: The first argument cannot be called.
     """
-    return _columns(deal_rows(worker_group.world_size, _with_function(args, kwargs, "the call"), None, "the call"))
+    return deal_rows(worker_group.world_size, _with_function(args, kwargs, "the call"), None, "the call").columns()
 
 
 def collect_dp_compute_data_proto(worker_group: HasWorldSize, output: Sequence[Any]) -> Any:
     """Join the ranks' batches in rank order; references become a ``DataProtoFuture``."""
     del worker_group
-    if output and is_ref(output[0]):
-        return DataProtoFuture.concat(list(output))
-    return join(output, "the method")
-
-
-def _columns(dealt: Deal) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Turn a deal around: one list over the ranks per argument."""
-    first = dealt.ranks[0]
-    args = tuple([rank.args[index] for rank in dealt.ranks] for index in range(len(first.args)))
-    return args, {name: [rank.kwargs[name] for rank in dealt.ranks] for name in first.kwargs}
+    return join_or_future(output)
 
 
 def _with_function(args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str) -> Arguments:
@@ -204,13 +194,15 @@ class ModeRule:
     """How one call is dealt and its results are joined.
 
     ``rows`` says that rows were dealt, so that results can hold padding; ``joins_rows`` that they are joined to one
-    batch, so that a non-blocking call gives a ``DataProtoFuture``.
+    batch, so that a non-blocking call gives a ``DataProtoFuture``. ``prepare`` is called with the group before the call
+    begins: it may make calls of its own.
     """
 
-    deal: Callable[[HasWorldSize, Arguments], Deal]
-    collect: Callable[[HasWorldSize, Sequence[Any]], Any]
+    deal: Callable[[Any, Arguments], Deal]
+    collect: Callable[[Any, Sequence[Any]], Any]
     rows: bool = False
     joins_rows: bool = False
+    prepare: Callable[[Any], object] | None = None
 
 
 def rule_for(call: Call) -> ModeRule:
@@ -221,6 +213,9 @@ def rule_for(call: Call) -> ModeRule:
     """
     mode = call.registration.dispatch_mode
     functions = get_predefined_dispatch_fn(mode) if isinstance(mode, OpenEnum) else dict(mode)
+    mesh_name = mesh_name_of(functions)
+    if mesh_name is not None:
+        return _of_mesh(mesh_name, call)
     if not isinstance(mode, OpenEnum) or functions != _BUILT_IN.get(mode):
         if not call.registration.rank_zero_only:
             for rows_mode in _ROWS_MODES:
@@ -240,6 +235,21 @@ def _custom(dispatch_fn: DispatchFn, collect_fn: CollectFn) -> ModeRule:
         return deal_by_convention(group.world_size, Arguments(tuple(args), kwargs))
 
     return ModeRule(deal, collect_fn)
+
+
+def _of_mesh(mesh_name: str, call: Call) -> ModeRule:
+    uneven = call.registration.uneven or call.uneven
+
+    def deal(group: Any, arguments: Arguments) -> Deal:
+        return deal_mesh(ask_mesh(group, mesh_name), arguments, uneven, call.method)
+
+    return ModeRule(
+        deal,
+        lambda group, output: join(output, call.method),
+        rows=True,
+        joins_rows=True,
+        prepare=lambda group: ask_mesh(group, mesh_name),
+    )
 
 
 def _built_in(mode: OpenEnum, call: Call) -> ModeRule:

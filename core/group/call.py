@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,6 +71,8 @@ def perform(crew: Crew, owner: Any, method: Method, args: tuple[Any, ...], kwarg
     """
     what = f"{crew.group}.{method.name}"
     rule = rule_for(Call(what, method.registration, crew.uneven))
+    if rule.prepare is not None:
+        rule.prepare(owner)
     called_ns = crew.runtime.clock.now_ns()
     gate_ns = crew.gate.enter()
     tracker = _started(crew, method, called_ns, gate_ns)
@@ -143,17 +146,23 @@ class _Load:
 def _loads(crew: Crew, dealt: Deal, tracker: CallTracker) -> list[tuple[int, _Load]]:
     """Weigh what each rank gets; store once what several ranks get, so that it is serialised once."""
     ranks = tracker.facts.ranks
-    if not dealt.common:
-        loads = [(rank, _Load(dealt.ranks[rank], _weight(dealt.ranks[rank]))) for rank in ranks]
-        tracker.bytes_out = sum(load.n_bytes for _, load in loads)
-        return loads
-    one = dealt.ranks[0]
-    n_bytes = _weight(one)
-    tracker.bytes_out = n_bytes * len(ranks)
-    if len(ranks) > 1 and n_bytes >= _PUT_ONCE_BYTES:
-        one, n_stored = _stored(crew.cluster, one)
-        tracker.bytes_out -= n_stored * (len(ranks) - 1)
-    return [(rank, _Load(one, n_bytes)) for rank in ranks]
+    n_sharing = Counter(id(dealt.ranks[rank]) for rank in ranks)
+    loads: dict[int, _Load] = {}
+    for rank in ranks:
+        given = dealt.ranks[rank]
+        if id(given) not in loads:
+            loads[id(given)], n_bytes_out = _load(crew.cluster, given, n_sharing[id(given)])
+            tracker.bytes_out += n_bytes_out
+    return [(rank, loads[id(dealt.ranks[rank])]) for rank in ranks]
+
+
+def _load(cluster: Cluster, given: RankArguments, n_ranks: int) -> tuple[_Load, int]:
+    """Return what each of ``n_ranks`` ranks is sent, and how many bytes leave the driver for them all."""
+    n_bytes = _weight(given)
+    if n_ranks == 1 or n_bytes < _PUT_ONCE_BYTES:
+        return _Load(given, n_bytes), n_bytes * n_ranks
+    stored, n_stored = _stored(cluster, given)
+    return _Load(stored, n_bytes), n_bytes * n_ranks - n_stored * (n_ranks - 1)
 
 
 def _weight(given: RankArguments) -> int:
@@ -318,7 +327,11 @@ def _joined(
 ) -> tuple[Any, int, int]:
     """Unpad and collect; return the result, its rows, and the bytes that came back."""
     phases = tracker.phases
+    bytes_in = sum(receipt.bytes_out for receipt in receipts)
     began = time.monotonic_ns()
+    if tracker.sources is not None:
+        parts = [parts[rank] for rank in tracker.sources]
+        receipts = [receipts[rank] for rank in tracker.sources]
     if tracker.may_hold_padding:
         tracker.dealt_on_arrival(receipts)
         kept = without_padding(parts, receipts)
@@ -331,7 +344,7 @@ def _joined(
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
     rows_out = (row_count(result) or 0) if rule.joins_rows else 0
-    return result, rows_out, sum(receipt.bytes_out for receipt in receipts)
+    return result, rows_out, bytes_in
 
 
 def _later(
@@ -339,12 +352,15 @@ def _later(
 ) -> Any:
     """Return what stands for the results of a non-blocking call."""
     refs = [one.result for one in submitted]
+    receipts = [one.receipt for one in submitted]
+    if tracker.sources is not None:
+        refs, receipts = ([some[rank] for rank in tracker.sources] for some in (refs, receipts))
     if not rule.joins_rows:
         return rule.collect(owner, refs[0] if method.registration.rank_zero_only else refs)
     return DataProtoFuture(
         collect_fn=_Join(f"{crew.group}.{method.name}"),
         futures=refs,
-        receipts=[one.receipt for one in submitted],
+        receipts=receipts,
         padded=tracker.may_hold_padding,
         resolve=_Resolve(crew, owner, rule, method, tuple(submitted), tracker),
     )

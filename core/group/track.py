@@ -59,6 +59,7 @@ class CallTracker:
     phases: Phases = field(default_factory=Phases)
     bytes_out: int = 0
     may_hold_padding: bool = False
+    sources: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Start with every rank out."""
@@ -79,7 +80,7 @@ class CallTracker:
     def dealt(self, deal: Deal) -> None:
         """Take note of how the rows were dealt."""
         self._rows, self._padding_rows, self._shard_sizes = deal.rows, deal.padding_rows, deal.shard_sizes
-        self.may_hold_padding = deal.padded
+        self.may_hold_padding, self.sources = deal.padded, deal.sources
 
     def dealt_on_arrival(self, receipts: Sequence[Receipt]) -> None:
         """Take note of rows that came in a future: only the ranks know how many they got."""

@@ -89,6 +89,8 @@ class RayWorkerGroup:
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
         self._lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
+        self._dispatch_info: dict[str, list[int]] = {}
+        self._collect_info: dict[str, list[bool]] = {}
         try:
             started = self._start(
                 bin_pack,

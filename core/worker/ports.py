@@ -25,11 +25,12 @@ def hold_port(candidates: Iterable[int] = (0,)) -> socket.socket:
             if address_family == socket.AF_INET and address == "::":
                 continue
             held = socket.socket(address_family, socket.SOCK_STREAM)
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 if address_family == socket.AF_INET6:
                     held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                # Only after the bind: two sockets that both have it before may bind one port as long as none listens.
                 held.bind((address, port))
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             except OSError:
                 held.close()
                 continue

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.cluster import adopt_environ, environ
 from core.dispatch import Dispatch, Execute, register
+from core.errors import MissingKeyError, RegistrationError
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts, settle_visible_devices, visible_devices
 from core.worker.ports import hold_port
 
@@ -75,6 +76,78 @@ class Worker:
         """Return this node's address and a port that was free just now."""
         with hold_port() as held:
             return socket.gethostbyname(socket.gethostname()), str(held.getsockname()[1])
+
+    @property
+    def _meshes(self) -> dict[str, tuple[int, bool]]:
+        """Each mesh's dp rank of this worker, and whether its result counts."""
+        meshes: dict[str, tuple[int, bool]] = self.__dict__.setdefault("_registered_meshes", {})
+        return meshes
+
+    def _register_dispatch_collect_info(self, mesh_name: str, dp_rank: int, is_collect: bool) -> None:
+        """Say this worker's place in a mesh, once per mesh.
+
+        Raises:
+            RegistrationError: It was said before.
+        """
+        if mesh_name in self._meshes:
+            raise RegistrationError(f"mesh {mesh_name!r} was registered before, as {self._meshes[mesh_name]}")
+        self._meshes[mesh_name] = (int(dp_rank), bool(is_collect))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def _query_dispatch_info(self, mesh_name: str) -> int:
+        """Return this worker's dp rank in a mesh.
+
+        Raises:
+            MissingKeyError: The worker has not registered itself for it.
+        """
+        return self._mesh(mesh_name)[0]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def _query_collect_info(self, mesh_name: str) -> bool:
+        """Return whether this worker's result counts in a mesh; errors as in ``_query_dispatch_info``."""
+        return self._mesh(mesh_name)[1]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def query_collect_info(self, mesh_name: str) -> bool:
+        """Return whether this worker's result counts in a mesh; errors as in ``_query_dispatch_info``."""
+        return self._mesh(mesh_name)[1]
+
+    def _mesh(self, mesh_name: str) -> tuple[int, bool]:
+        if mesh_name not in self._meshes:
+            known = tuple(self._meshes)
+            raise MissingKeyError(
+                f"{type(self).__name__} is in no mesh {mesh_name!r}, it registered {', '.join(known) or 'none'}; call "
+                f"_register_dispatch_collect_info in its constructor",
+                key=mesh_name,
+                available=known,
+            )
+        return self._meshes[mesh_name]
+
+    def get_dispatch_collect(self) -> dict[str, dict[str, int] | dict[str, bool]]:
+        """Return the dp rank and the collect flag by mesh, for another worker's ``set_dispatch_collect``."""
+        return {
+            "dispatch_dp_rank": {mesh: dp_rank for mesh, (dp_rank, _) in self._meshes.items()},
+            "collect_dp_rank": {mesh: flag for mesh, (_, flag) in self._meshes.items()},
+        }
+
+    def set_dispatch_collect(
+        self, mesh_name: str, dispatch_dp_rank: Mapping[str, int], collect_dp_rank: Mapping[str, bool]
+    ) -> None:
+        """Take over another worker's place under ``mesh_name``: its entry of that name, or its only one.
+
+        Raises:
+            RegistrationError: The mesh was registered before, or it is unclear which entry is meant.
+        """
+        if mesh_name in dispatch_dp_rank:
+            source = mesh_name
+        elif len(dispatch_dp_rank) == 1:
+            source = next(iter(dispatch_dp_rank))
+        else:
+            raise RegistrationError(
+                f"which place mesh {mesh_name!r} takes over is unclear: there are {', '.join(dispatch_dp_rank) or "
+                f"'none'}"
+            )
+        self._register_dispatch_collect_info(mesh_name, dispatch_dp_rank[source], collect_dp_rank[source])
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
     def execute_with_func_generator(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
