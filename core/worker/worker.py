@@ -143,10 +143,8 @@ class Worker:
         elif len(dispatch_dp_rank) == 1:
             source = next(iter(dispatch_dp_rank))
         else:
-            raise RegistrationError(
-                f"which place mesh {mesh_name!r} takes over is unclear: there are {', '.join(dispatch_dp_rank) or "
-                f"'none'}"
-            )
+            known = ", ".join(dispatch_dp_rank) or "none"
+            raise RegistrationError(f"which place mesh {mesh_name!r} takes over is unclear: there are {known}")
         self._register_dispatch_collect_info(mesh_name, dispatch_dp_rank[source], collect_dp_rank[source])
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
