@@ -186,6 +186,10 @@ class Async(Rows):
         raise LookupError(f"nothing on rank {self.rank}")
 
 
+def _environment() -> dict[str, str]:
+    return {name: os.environ.get(name, "not set") for name in (*Worker.env_keys(), "PODIUM_TEST")}
+
+
 class Ring(Rows):
     """A worker that needs its whole group to be built: it joins a process group in its constructor."""
 
@@ -204,8 +208,28 @@ class Ring(Rows):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def environment(self) -> dict[str, str]:
         """Return the variables that the contract names."""
-        names = (*self.env_keys(), "PODIUM_TEST")
-        return {name: os.environ.get(name, "not set") for name in names}
+        return _environment()
+
+
+class AsyncRing(Async):
+    """A worker of a process group that has async methods too."""
+
+    def __init__(self) -> None:
+        """Join the group, as training workers do."""
+        super().__init__()
+        torch.distributed.init_process_group("gloo")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def sum_of_ranks(self) -> float:
+        """Add up the ranks over the process group."""
+        total = torch.tensor([float(self.rank)])
+        torch.distributed.all_reduce(total)
+        return float(total)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the contract names."""
+        return _environment()
 
 
 class Faulty(Worker):
@@ -234,3 +258,9 @@ class Waiting(Rows):
         """Wait for the test."""
         Held.gate.wait(10)
         return self.rank
+
+    def slow_on_one(self) -> None:
+        """Fail on rank 0, wait for the test on others."""
+        if self.rank == 0:
+            raise ValueError("rank 0 gave up")
+        Held.gate.wait(10)
