@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsFloat
 
 from core import runtime as runtimes
 from core.cluster import Ref
@@ -28,7 +28,7 @@ class Step:
         self.total = total
         self.metrics: dict[str, float] = {}
 
-    def log(self, **metrics: float) -> None:
+    def log(self, **metrics: SupportsFloat) -> None:
         """Show numbers of this step in the record and on the dashboard, such as ``reward=0.4``.
 
         Raises:
@@ -86,6 +86,8 @@ class Controller:
     def __enter__(self) -> Controller:
         self._before = runtimes.install(self.runtime)
         self._installed = True
+        if self._before is not None and self._before is not self.runtime and self._before.bus.observed:
+            self.runtime.join(self._before)
         return self
 
     def __exit__(

@@ -32,6 +32,7 @@ from core.cluster.base import (
     Slot,
     SpawnRequest,
     Submitted,
+    adopt_environ,
     isolate_environ,
 )
 from core.errors import PlacementError, WorkerDiedError
@@ -140,6 +141,7 @@ class LocalActor:
 
     def _run(self) -> None:
         isolate_environ()
+        adopt_environ(self._env)
         try:
             actor = self._class()
         except BaseException as error:

@@ -1,0 +1,101 @@
+"""The rooms of the house, and what may not be anywhere in it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("core", "app", "web")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MAX_LINES = 450
+
+
+def name_of(path: Path) -> str:
+    """Return a module's path within the repository."""
+    return str(path.relative_to(ROOT))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the top-level names a module imports, at whatever depth."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_there_are_modules_to_look_at() -> None:
+    assert len(MODULES) > 50
+
+
+def test_a_room_imports_only_lower_rooms() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_ray_is_imported_in_one_file() -> None:
+    assert [name_of(path) for path in MODULES if "ray" in imported(path)] == ["core/cluster/on_ray.py"]
+
+
+def narrows_a_type(check: ast.expr) -> bool:
+    """Tell whether a condition only tells the type checker what the code around it knows already."""
+    if isinstance(check, ast.Call):
+        return isinstance(check.func, ast.Name) and check.func.id == "isinstance"
+    return isinstance(check, ast.Compare) and isinstance(check.ops[0], ast.IsNot)
+
+
+def asserts_on_input(path: Path) -> Iterator[int]:
+    """Yield the lines of asserts that are more than a type narrowed, or that look at a function's argument."""
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            continue
+        arguments = set()
+        if not isinstance(function, ast.Module):
+            given = function.args
+            arguments = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)} - {"self", "cls"}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assert):
+                names = {name.id for name in ast.walk(node.test) if isinstance(name, ast.Name)}
+                if not narrows_a_type(node.test) or names & arguments:
+                    yield node.lineno
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_fault_69_no_module_asserts_what_comes_from_outside(path: Path) -> None:
+    lines = sorted(set(asserts_on_input(path)))
+    assert not lines, f"assert is gone under python -O, raise a typed error instead: lines {lines}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_fits_in_the_head(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("package", ["core", "web"])
+def test_importing_a_package_starts_no_ray_and_loads_no_other_package(package: str) -> None:
+    foreign = {"ray", *PACKAGES} - {package}
+    code = f"import {package}, sys; print(sorted({foreign!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_of_core_is_there() -> None:
+    import core
+
+    assert [name for name in core.__all__ if not hasattr(core, name)] == []
+    assert len(set(core.__all__)) == len(core.__all__)
