@@ -1,58 +1,162 @@
-"""Podium's single controller: the public names, nothing else."""
+"""Podium's single controller: the public names, nothing else.
 
-from core.controller import Controller, Step, get, init, steps
-from core.data import (
-    BatchData,
-    DataProto,
-    DataProtoConfig,
-    DataProtoItem,
-    all_gather_data_proto,
-    collate_fn,
-    deserialize_single_tensor,
-    deserialize_tensordict,
-    fold_batch_dim,
-    list_of_dict_to_dict_of_list,
-    pad_dataproto_to_divisor,
-    serialize_single_tensor,
-    serialize_tensordict,
-    unfold_batch_dim,
-    union_numpy_dict,
-    union_tensor_dict,
-    unpad_dataproto,
-)
-from core.data.future import DataProtoFuture
-from core.dispatch import (
-    DISPATCH_MODE_FN_REGISTRY,
-    MAGIC_ATTR,
-    Dispatch,
-    Execute,
-    broadcast,
-    collect_all_to_all,
-    collect_dp_compute,
-    collect_dp_compute_data_proto,
-    collect_lazy_compute_data_proto,
-    collect_nd_compute,
-    collect_nd_compute_dataproto,
-    dispatch_all_to_all,
-    dispatch_dp_compute,
-    dispatch_dp_compute_data_proto,
-    dispatch_dp_compute_data_proto_with_func,
-    dispatch_lazy_compute_data_proto,
-    dispatch_nd_compute,
-    dispatch_nd_compute_dataproto,
-    dispatch_one_to_all,
-    get_predefined_dispatch_fn,
-    get_predefined_execute_fn,
-    make_nd_compute_dataproto_dispatch_fn,
-    per_rank,
-    register,
-    register_dispatch_mode,
-    update_dispatch_mode,
-)
-from core.group import ClassWithInitArgs, RayClassWithInitArgs, RayWorkerGroup
-from core.pool import RayResourcePool, ResourcePool
+Each is imported when it is first asked for: the command line and a dashboard on a finished run need no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from core.version import VERSION as __version__
-from core.worker import Worker
+
+if TYPE_CHECKING:
+    from core.controller import Controller, Step, get, init, steps
+    from core.data import (
+        BatchData,
+        DataProto,
+        DataProtoConfig,
+        DataProtoItem,
+        all_gather_data_proto,
+        collate_fn,
+        deserialize_single_tensor,
+        deserialize_tensordict,
+        fold_batch_dim,
+        list_of_dict_to_dict_of_list,
+        pad_dataproto_to_divisor,
+        serialize_single_tensor,
+        serialize_tensordict,
+        unfold_batch_dim,
+        union_numpy_dict,
+        union_tensor_dict,
+        unpad_dataproto,
+    )
+    from core.data.future import DataProtoFuture
+    from core.dispatch import (
+        DISPATCH_MODE_FN_REGISTRY,
+        MAGIC_ATTR,
+        Dispatch,
+        Execute,
+        broadcast,
+        collect_all_to_all,
+        collect_dp_compute,
+        collect_dp_compute_data_proto,
+        collect_lazy_compute_data_proto,
+        collect_nd_compute,
+        collect_nd_compute_dataproto,
+        dispatch_all_to_all,
+        dispatch_dp_compute,
+        dispatch_dp_compute_data_proto,
+        dispatch_dp_compute_data_proto_with_func,
+        dispatch_lazy_compute_data_proto,
+        dispatch_nd_compute,
+        dispatch_nd_compute_dataproto,
+        dispatch_one_to_all,
+        get_predefined_dispatch_fn,
+        get_predefined_execute_fn,
+        make_nd_compute_dataproto_dispatch_fn,
+        per_rank,
+        register,
+        register_dispatch_mode,
+        update_dispatch_mode,
+    )
+    from core.group import (
+        ClassWithInitArgs,
+        RayClassWithInitArgs,
+        RayWorkerGroup,
+        create_colocated_worker_cls,
+        create_colocated_worker_cls_fused,
+        create_colocated_worker_raw_cls,
+    )
+    from core.pool import RayResourcePool, ResourcePool
+    from core.worker import FusedWorker, Worker
+
+_HOMES = {
+    "core.controller": (
+        "Controller",
+        "Step",
+        "get",
+        "init",
+        "steps",
+    ),
+    "core.data": (
+        "BatchData",
+        "DataProto",
+        "DataProtoConfig",
+        "DataProtoItem",
+        "all_gather_data_proto",
+        "collate_fn",
+        "deserialize_single_tensor",
+        "deserialize_tensordict",
+        "fold_batch_dim",
+        "list_of_dict_to_dict_of_list",
+        "pad_dataproto_to_divisor",
+        "serialize_single_tensor",
+        "serialize_tensordict",
+        "unfold_batch_dim",
+        "union_numpy_dict",
+        "union_tensor_dict",
+        "unpad_dataproto",
+    ),
+    "core.data.future": ("DataProtoFuture",),
+    "core.dispatch": (
+        "DISPATCH_MODE_FN_REGISTRY",
+        "Dispatch",
+        "Execute",
+        "MAGIC_ATTR",
+        "broadcast",
+        "collect_all_to_all",
+        "collect_dp_compute",
+        "collect_dp_compute_data_proto",
+        "collect_lazy_compute_data_proto",
+        "collect_nd_compute",
+        "collect_nd_compute_dataproto",
+        "dispatch_all_to_all",
+        "dispatch_dp_compute",
+        "dispatch_dp_compute_data_proto",
+        "dispatch_dp_compute_data_proto_with_func",
+        "dispatch_lazy_compute_data_proto",
+        "dispatch_nd_compute",
+        "dispatch_nd_compute_dataproto",
+        "dispatch_one_to_all",
+        "get_predefined_dispatch_fn",
+        "get_predefined_execute_fn",
+        "make_nd_compute_dataproto_dispatch_fn",
+        "per_rank",
+        "register",
+        "register_dispatch_mode",
+        "update_dispatch_mode",
+    ),
+    "core.group": (
+        "ClassWithInitArgs",
+        "RayClassWithInitArgs",
+        "RayWorkerGroup",
+        "create_colocated_worker_cls",
+        "create_colocated_worker_cls_fused",
+        "create_colocated_worker_raw_cls",
+    ),
+    "core.pool": (
+        "RayResourcePool",
+        "ResourcePool",
+    ),
+    "core.worker": (
+        "FusedWorker",
+        "Worker",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its room."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'core' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
     "DISPATCH_MODE_FN_REGISTRY",
@@ -66,6 +170,7 @@ __all__ = [
     "DataProtoItem",
     "Dispatch",
     "Execute",
+    "FusedWorker",
     "RayClassWithInitArgs",
     "RayResourcePool",
     "RayWorkerGroup",
@@ -82,6 +187,9 @@ __all__ = [
     "collect_lazy_compute_data_proto",
     "collect_nd_compute",
     "collect_nd_compute_dataproto",
+    "create_colocated_worker_cls",
+    "create_colocated_worker_cls_fused",
+    "create_colocated_worker_raw_cls",
     "deserialize_single_tensor",
     "deserialize_tensordict",
     "dispatch_all_to_all",

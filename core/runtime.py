@@ -55,6 +55,11 @@ class Runtime:
         self.step = 0
         self.plane: object = None
 
+    def join(self, other: Runtime) -> None:
+        """Record into what ``other`` records into: the same bus, clock and numbers of calls, another cluster."""
+        self.bus, self.clock = other.bus, other.clock
+        self._call_ids, self._group_names = other._call_ids, other._group_names
+
     @property
     def cluster(self) -> Cluster:
         """Return the cluster, connecting on first use."""

@@ -2,6 +2,19 @@
 
 from core.group.bind import BoundMethod
 from core.group.class_args import ClassWithInitArgs, RayClassWithInitArgs
+from core.group.colocate import (
+    create_colocated_worker_cls,
+    create_colocated_worker_cls_fused,
+    create_colocated_worker_raw_cls,
+)
 from core.group.worker_group import RayWorkerGroup
 
-__all__ = ["BoundMethod", "ClassWithInitArgs", "RayClassWithInitArgs", "RayWorkerGroup"]
+__all__ = [
+    "BoundMethod",
+    "ClassWithInitArgs",
+    "RayClassWithInitArgs",
+    "RayWorkerGroup",
+    "create_colocated_worker_cls",
+    "create_colocated_worker_cls_fused",
+    "create_colocated_worker_raw_cls",
+]

@@ -9,19 +9,28 @@ from typing import Any
 
 from core.dispatch import Registration, registration_of
 from core.errors import RegistrationError
+from core.worker.fused import role_method_name
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A registered method of a worker class, or any method that is called ``by_name``."""
+    """A registered method of a worker class, or any method that is called ``by_name``; of ``role`` if one is given."""
 
     name: str
     registration: Registration
     function: Callable[..., Any]
     by_name: bool = False
+    role: str = ""
+
+    @property
+    def remote_name(self) -> str:
+        """Return how the method is found on the worker: roles that share a process have theirs under their names."""
+        if not self.role:
+            return self.name
+        return f"{self.role}.{self.name}" if self.by_name else role_method_name(self.role, self.name)
 
 
-def registered_methods(user_class: type, taken: Collection[str]) -> tuple[Method, ...]:
+def registered_methods(user_class: type, taken: Collection[str], role: str = "") -> tuple[Method, ...]:
     """Return the registered methods of a class, inherited ones too, by name.
 
     Raises:
@@ -39,7 +48,7 @@ def registered_methods(user_class: type, taken: Collection[str]) -> tuple[Method
                 f"{user_class.__name__}.{name} is registered, but every worker group has a {name!r} of its own that it "
                 f"would hide; rename the method"
             )
-        methods.append(Method(name, registration, function))
+        methods.append(Method(name, registration, function, role=role))
     return tuple(methods)
 
 

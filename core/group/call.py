@@ -216,7 +216,7 @@ def _ask_all(
                 _note(rank, load, tracker)
                 given = load.arguments
                 plain = given.share is None and not trims and not method.by_name
-                entry = plain_answer_name(method.name) if plain else "_podium_answer"
+                entry = plain_answer_name(method.remote_name) if plain else "_podium_answer"
                 args = given.args if plain else (_header(method, load, trims).pack(), *given.args)
                 with _asking(rank, tracker):
                     refs.append(crew.cluster.ask(crew.actors[rank], entry, args, given.kwargs))
@@ -253,7 +253,7 @@ def _note(rank: int, load: _Load, tracker: CallTracker) -> None:
 def _header(method: Method, load: _Load, trims: str) -> Header:
     share = load.arguments.share
     return Header(
-        method.name,
+        method.remote_name,
         -1 if share is None else share.n_real,
         0 if share is None else share.n_padding,
         method.registration.materialize_futures,
@@ -433,7 +433,7 @@ def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
     return error
 
 
-def called_by_name(name: str, execute_mode: OpenEnum, blocking: bool) -> Method:
+def called_by_name(name: str, execute_mode: OpenEnum, blocking: bool, role: str) -> Method:
     """Return a method that is called by name, registered or not, with ``execute_all``'s convention for lists."""
     registration = Registration(Dispatch.ALL_TO_ALL, execute_mode, blocking, True, None)
-    return Method(name, registration, called_by_name, by_name=True)
+    return Method(name, registration, called_by_name, by_name=True, role=role)

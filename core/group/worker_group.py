@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from core.cluster import ActorHandle, Cluster
+from core.cluster import ActorHandle
 from core.data.shares import Uneven
 from core.dispatch import Execute
 from core.dispatch.register import as_uneven
-from core.errors import PoolClosedError, UsageError
-from core.events import GroupClosed, GroupCreated, MethodFacts, WorkerEnded, WorkerStarted
+from core.errors import PoolClosedError, RegistrationError, UnknownNameError, UsageError
+from core.group.announce import announce_group, let_go
 from core.group.bind import Method, bind, registered_methods
 from core.group.call import Crew, called_by_name, perform
 from core.group.class_args import RayClassWithInitArgs
@@ -23,6 +23,7 @@ from core.group.track import CallTracker
 from core.pool import RayResourcePool, device_resource
 from core.runtime import Runtime
 from core.worker import PROTECTED_VARIABLES
+from core.worker.fused import FusedWorker, Role
 
 
 class RayWorkerGroup:
@@ -74,23 +75,16 @@ class RayWorkerGroup:
         environment = _checked_environment(worker_env or {})
         self._class_args = ray_cls_with_init
         methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
-        self._uneven = None if uneven is None else as_uneven(uneven)
-        self._owns_pool = not isinstance(resource_pool, RayResourcePool)
-        self._pool = (
+        pool = (
             resource_pool
             if isinstance(resource_pool, RayResourcePool)
             else RayResourcePool(
                 list(resource_pool), use_gpu=use_gpu is not False and bool(device_resource(device_name))
             )
         )
-        self._runtime: Runtime = self._pool.runtime
-        user_class = ray_cls_with_init.user_class
-        self.name = self._runtime.claim_group_name((name_prefix or user_class.__name__).rstrip("_"))
-        self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
-        self._lock = threading.Lock()
-        self._unfinished: dict[int, CallTracker] = {}
-        self._dispatch_info: dict[str, list[int]] = {}
-        self._collect_info: dict[str, list[bool]] = {}
+        name = name_prefix or ray_cls_with_init.user_class.__name__
+        self._settle(pool, name, name_prefix, None if uneven is None else as_uneven(uneven))
+        self._owns_pool = pool is not resource_pool
         try:
             started = self._start(
                 bin_pack,
@@ -143,9 +137,10 @@ class RayWorkerGroup:
             pool.dismiss(self.name)
             raise
 
-    def _bind(self, started: Started, methods: Sequence[Method]) -> None:
+    def _bind(self, started: Started, methods: Sequence[Method], parent: RayWorkerGroup | None = None) -> None:
         pool = self._pool
-        placement = pool.placement_now
+        self._started = started
+        self._parent = parent
         self._crew: Crew | None = Crew(
             runtime=self._runtime,
             group=self.name,
@@ -154,7 +149,7 @@ class RayWorkerGroup:
             gate=pool.gate,
             actors=started.actors,
             names=started.names,
-            nodes=tuple(slot.node for slot in placement.slots),
+            nodes=tuple(slot.node for slot in pool.placement_now.slots),
             clocks=started.clocks,
             uneven=self._uneven,
             drained=_Drained(self._unfinished, self._lock, pool.gate),
@@ -164,51 +159,66 @@ class RayWorkerGroup:
         self._world_size = len(started.actors)
         self.master_address = started.master_addr
         self.master_port = str(started.master_port)
-        self._announce(started, methods)
+        announce_group(self.name, pool, self._class_args.user_class, started, methods)
+        own_actors = started.actors if parent is None else ()
         self._finalizer = weakref.finalize(
-            self, _let_go, self._runtime, self._runtime.cluster, self.name, pool.name, started.actors, self._crew.dead
+            self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, self._crew.dead
         )
         for method in methods:
             setattr(self, method.name, bind(method, self._perform))
 
-    def _announce(self, started: Started, methods: Sequence[Method]) -> None:
-        bus, clock, pool = self._runtime.bus, self._runtime.clock, self._pool
+    def spawn(self, prefix_set: Iterable[str]) -> dict[str, RayWorkerGroup]:
+        """Return one group per role of a colocated group, each with that role's methods under their own names.
+
+        They share this group's processes, which live as long as any of them.
+
+        Raises:
+            UnknownNameError: This group has no role of that name.
+        """
+        return {role: self._of_role(role) for role in prefix_set}
+
+    def fuse(self, prefix_set: Iterable[str]) -> None:
+        """Make the roles of a colocated group attributes of this group: ``group.actor.update(batch)``.
+
+        Raises:
+            UnknownNameError: This group has no role of that name.
+            RegistrationError: A role's name would hide something of every group's.
+        """
+        for role in prefix_set:
+            if role in _TAKEN:
+                raise RegistrationError(f"role {role!r} would hide the {role!r} of every worker group; rename it")
+            setattr(self, role, self._of_role(role))
+
+    def _of_role(self, role: str) -> RayWorkerGroup:
+        """Return the group of one of the roles that share this group's processes."""
         user_class = self._class_args.user_class
-        bus.emit(
-            GroupCreated(
-                at_ns=clock.now_ns(),
-                group=self.name,
-                pool=pool.name,
-                worker_class=f"{user_class.__module__}.{user_class.__qualname__}",
-                world_size=len(started.actors),
-                methods=tuple(
-                    MethodFacts(
-                        method.name,
-                        method.registration.dispatch_name,
-                        Execute.RANK_ZERO.name if method.registration.rank_zero_only else Execute.ALL.name,
-                        method.registration.blocking,
-                    )
-                    for method in methods
-                ),
+        roles: Mapping[str, Role] = user_class.podium_roles if issubclass(user_class, FusedWorker) else {}
+        if role not in roles:
+            known = ", ".join(roles) or "none"
+            raise UnknownNameError(
+                f"group {self.name} has no role {role!r}; it has {known}", name=role, known=tuple(roles)
             )
-        )
-        for slot, name, identity, actor in zip(
-            pool.placement_now.slots, started.names, started.identities, started.actors, strict=True
-        ):
-            bus.emit(
-                WorkerStarted(
-                    at_ns=clock.now_ns(),
-                    group=self.name,
-                    pool=pool.name,
-                    rank=slot.index,
-                    local_rank=slot.local_index,
-                    name=name,
-                    pid=identity.pid,
-                    node=slot.node,
-                    actor_id=self._runtime.cluster.actor_id(actor),
-                    devices=identity.devices,
-                )
-            )
+        view = object.__new__(type(self))
+        view._class_args = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
+        view._settle(self._pool, role, self.name_prefix, self._uneven, role=role)
+        view._bind(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
+        return view
+
+    def _settle(
+        self, pool: RayResourcePool, name: str, name_prefix: str | None, uneven: Uneven | None, role: str = ""
+    ) -> None:
+        """Set what every group has before its workers are up."""
+        self._pool = pool
+        self._runtime: Runtime = pool.runtime
+        self._uneven = uneven
+        self._role = role
+        self._owns_pool = False
+        self.name = self._runtime.claim_group_name(name.rstrip("_"))
+        self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
+        self._lock = threading.Lock()
+        self._unfinished: dict[int, CallTracker] = {}
+        self._dispatch_info: dict[str, list[int]] = {}
+        self._collect_info: dict[str, list[bool]] = {}
 
     def _perform(self, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         crew = self._crew
@@ -245,11 +255,11 @@ class RayWorkerGroup:
 
         When every argument is a list of ``world_size`` items, item ``i`` goes to rank ``i``, else all go to all.
         """
-        return self._perform(called_by_name(method_name, Execute.ALL, blocking=False), args, kwargs)
+        return self._perform(called_by_name(method_name, Execute.ALL, False, self._role), args, kwargs)
 
     def execute_all_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on every rank and return the values by rank; lists as in ``execute_all_async``."""
-        return self._perform(called_by_name(method_name, Execute.ALL, blocking=True), args, kwargs)
+        return self._perform(called_by_name(method_name, Execute.ALL, True, self._role), args, kwargs)
 
     def execute_rank_zero(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on rank 0 and return a reference."""
@@ -257,11 +267,11 @@ class RayWorkerGroup:
 
     def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on rank 0 and return a reference."""
-        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, blocking=False), args, kwargs)
+        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, False, self._role), args, kwargs)
 
     def execute_rank_zero_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on rank 0 and return its value."""
-        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, blocking=True), args, kwargs)
+        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, True, self._role), args, kwargs)
 
     def close(self) -> None:
         """End the workers; may be called twice. A pool made for this group alone is closed too."""
@@ -269,7 +279,9 @@ class RayWorkerGroup:
             return
         self._crew = None
         self._finalizer()
-        self._pool.dismiss(self.name)
+        if self._parent is None:
+            self._pool.dismiss(self.name)
+        self._parent = None
         if self._owns_pool:
             self._pool.close()
 
@@ -316,19 +328,6 @@ class _Behind:
         ]
 
 
-def _let_go(
-    runtime: Runtime, cluster: Cluster, group: str, pool: str, actors: Sequence[ActorHandle], dead: set[int]
-) -> None:
-    """End a group's workers and say so; runs on close, when the group is collected, or at the driver's exit."""
-    for actor in actors:
-        cluster.kill(actor)
-    now_ns = runtime.clock.now_ns()
-    for rank in range(len(actors)):
-        if rank not in dead:
-            runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason="the group was closed"))
-    runtime.bus.emit(GroupClosed(now_ns, group, pool))
-
-
 def _rendezvous(master_addr: str | None, master_port: int | str | None) -> tuple[str, int] | None:
     if master_addr is None and master_port is None:
         return None
@@ -361,6 +360,9 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_finalizer",
     "_lock",
     "_owns_pool",
+    "_parent",
+    "_role",
+    "_started",
     "_pool",
     "_runtime",
     "_unfinished",

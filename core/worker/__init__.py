@@ -1,7 +1,17 @@
 """Code that runs inside a worker's process."""
 
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts
+from core.worker.fused import FusedWorker
 from core.worker.shell import Header, WorkerIdentity, plain_answer_name, shell_class
 from core.worker.worker import Worker
 
-__all__ = ["PROTECTED_VARIABLES", "Header", "RankFacts", "Worker", "WorkerIdentity", "plain_answer_name", "shell_class"]
+__all__ = [
+    "PROTECTED_VARIABLES",
+    "FusedWorker",
+    "Header",
+    "RankFacts",
+    "Worker",
+    "WorkerIdentity",
+    "plain_answer_name",
+    "shell_class",
+]

@@ -18,6 +18,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from socket import socket
 from typing import Any, NamedTuple
 
@@ -238,7 +239,7 @@ class _Work:
         # A method may change its batch in place: what is compared later must be what it was given.
         mixed = n_real > 0 and n_padding > 0
         given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if mixed else ()
-        method = getattr(worker, header.method)
+        method = attrgetter(header.method)(worker)
         return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding)
 
     def reported(self, result: Any, started_ns: int) -> tuple[Any, bytes]:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
 from core.cluster import adopt_environ, environ
 from core.dispatch import Dispatch, Execute, register
 from core.errors import MissingKeyError, RegistrationError
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts, settle_visible_devices, visible_devices
 from core.worker.ports import hold_port
+
+
+class DispatchCollect(TypedDict):
+    """A worker's places in its meshes: dp rank and whether its result counts, by mesh."""
+
+    dispatch_dp_rank: dict[str, int]
+    collect_dp_rank: dict[str, bool]
 
 
 class Worker:
@@ -77,6 +84,22 @@ class Worker:
         with hold_port() as held:
             return socket.gethostbyname(socket.gethostname()), str(held.getsockname()[1])
 
+    fused_worker_attr_name: ClassVar[str] = "fused_worker_dict"
+
+    @property
+    def fused_worker_dict(self) -> dict[str, Any]:
+        """Return the workers that share this process, by role; empty in a process of its own."""
+        workers: dict[str, Any] = self.__dict__.setdefault("_fused_workers", {})
+        return workers
+
+    @fused_worker_dict.setter
+    def fused_worker_dict(self, workers: dict[str, Any]) -> None:
+        self.__dict__["_fused_workers"] = workers
+
+    def get_fused_worker_by_name(self, worker_name: str) -> Any:
+        """Return the worker of another role in this process, None if there is none."""
+        return self.fused_worker_dict.get(worker_name)
+
     @property
     def _meshes(self) -> dict[str, tuple[int, bool]]:
         """Each mesh's dp rank of this worker, and whether its result counts."""
@@ -123,7 +146,7 @@ class Worker:
             )
         return self._meshes[mesh_name]
 
-    def get_dispatch_collect(self) -> dict[str, dict[str, int] | dict[str, bool]]:
+    def get_dispatch_collect(self) -> DispatchCollect:
         """Return the dp rank and the collect flag by mesh, for another worker's ``set_dispatch_collect``."""
         return {
             "dispatch_dp_rank": {mesh: dp_rank for mesh, (dp_rank, _) in self._meshes.items()},

@@ -1,0 +1,70 @@
+"""Telling the record of groups that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.cluster import ActorHandle
+from core.dispatch import Execute
+from core.events import GroupClosed, GroupCreated, MethodFacts, WorkerEnded, WorkerStarted
+from core.group.bind import Method
+from core.group.start import Started
+from core.pool import RayResourcePool
+from core.runtime import Runtime
+
+
+def announce_group(
+    group: str, pool: RayResourcePool, user_class: type, started: Started, methods: Sequence[Method]
+) -> None:
+    """Say that a group is up, with its methods and its workers."""
+    runtime = pool.runtime
+    runtime.bus.emit(
+        GroupCreated(
+            at_ns=runtime.clock.now_ns(),
+            group=group,
+            pool=pool.name,
+            worker_class=f"{user_class.__module__}.{user_class.__qualname__}",
+            world_size=len(started.actors),
+            methods=tuple(
+                MethodFacts(
+                    method.name,
+                    method.registration.dispatch_name,
+                    Execute.RANK_ZERO.name if method.registration.rank_zero_only else Execute.ALL.name,
+                    method.registration.blocking,
+                )
+                for method in methods
+            ),
+        )
+    )
+    workers = zip(pool.placement_now.slots, started.names, started.identities, started.actors, strict=True)
+    for slot, name, identity, actor in workers:
+        runtime.bus.emit(
+            WorkerStarted(
+                at_ns=runtime.clock.now_ns(),
+                group=group,
+                pool=pool.name,
+                rank=slot.index,
+                local_rank=slot.local_index,
+                name=name,
+                pid=identity.pid,
+                node=slot.node,
+                actor_id=runtime.cluster.actor_id(actor),
+                devices=identity.devices,
+            )
+        )
+
+
+def let_go(
+    runtime: Runtime, group: str, pool: str, world_size: int, actors: Sequence[ActorHandle], dead: set[int]
+) -> None:
+    """End ``actors`` and say that the group is gone; runs on close, when it is collected, or at the driver's exit.
+
+    A group that shares its processes with others passes no actors: their own group ends them.
+    """
+    for actor in actors:
+        runtime.cluster.kill(actor)
+    now_ns = runtime.clock.now_ns()
+    for rank in range(world_size):
+        if rank not in dead:
+            runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason="the group was closed"))
+    runtime.bus.emit(GroupClosed(now_ns, group, pool))

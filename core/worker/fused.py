@@ -1,0 +1,91 @@
+"""Several roles in one process: a worker that holds one worker per role."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ClassVar
+
+from core.dispatch import MAGIC_ATTR, registration_of
+from core.errors import RegistrationError
+from core.worker.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role's class and the arguments of its constructor."""
+
+    user_class: type
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+class FusedWorker(Worker):
+    """One rank of every role, in one process.
+
+    The roles are attributes of their names, and each of them finds the others in ``fused_worker_dict``. A role's
+    registered method ``update`` is the fused worker's ``actor_update``.
+    """
+
+    podium_roles: ClassVar[Mapping[str, Role]] = {}
+
+    def __init__(self) -> None:
+        """Build every role, in the order they were given, then tell each of the others."""
+        super().__init__()
+        for role, spec in self.podium_roles.items():
+            worker = spec.user_class(*spec.args, **spec.kwargs)
+            self.fused_worker_dict[role] = worker
+            setattr(self, role, worker)
+        for worker in self.fused_worker_dict.values():
+            setattr(worker, self.fused_worker_attr_name, self.fused_worker_dict)
+
+
+def role_method_name(role: str, method: str) -> str:
+    """Return the name that a role's method has on the fused worker."""
+    return f"{role}_{method}"
+
+
+def fused_class(name: str, roles: Mapping[str, Role]) -> type[FusedWorker]:
+    """Return a class of fused workers with every registered method of every role.
+
+    Raises:
+        RegistrationError: There is no role, a role's name is no identifier or hides an attribute of every worker, or
+            two methods would get one name.
+    """
+    if not roles:
+        raise RegistrationError("a fused worker needs at least one role")
+    namespace: dict[str, Any] = {"podium_roles": dict(roles), "__module__": __name__}
+    for role, spec in roles.items():
+        if not role.isidentifier() or hasattr(FusedWorker, role):
+            raise RegistrationError(f"{role!r} cannot be a role: it is no identifier, or every worker has it already")
+        for method in dir(spec.user_class):
+            function = inspect.getattr_static(spec.user_class, method, None)
+            if registration_of(function) is None:
+                continue
+            own_name = role_method_name(role, method)
+            if own_name in namespace:
+                raise RegistrationError(f"{own_name} is a method of two roles; rename one of them")
+            namespace[own_name] = _delegate(role, method, function)
+    return type(name, (FusedWorker,), namespace)
+
+
+def _delegate(role: str, method: str, function: Any) -> Callable[..., Any]:
+    """Return the fused worker's method that calls the role's, with its registration, signature and docstring."""
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def delegate_async(self: FusedWorker, *args: Any, **kwargs: Any) -> Any:
+            return await getattr(self.fused_worker_dict[role], method)(*args, **kwargs)
+
+        made: Callable[..., Any] = delegate_async
+    else:
+
+        @wraps(function)
+        def delegate(self: FusedWorker, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self.fused_worker_dict[role], method)(*args, **kwargs)
+
+        made = delegate
+    setattr(made, MAGIC_ATTR, getattr(function, MAGIC_ATTR))
+    return made
