@@ -1,4 +1,4 @@
-"""Measuring in turn: every contender gets a short block of calls, round after round, so that all meet the same weather."""
+"""Measuring in turn: every contender gets a short block of calls, round after round: all meet the same weather."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row:
 def measure_in_turn(
     what: str, base: str, contenders: Mapping[str, Callable[[], object]], n_rounds: int, n_calls: int
 ) -> Row:
-    """Time ``contenders`` in turn: ``n_rounds`` blocks of ``n_calls`` calls each, after one block that is thrown away."""
+    """Time ``contenders`` in turn: ``n_rounds`` blocks of ``n_calls`` calls each, after one that is thrown away."""
     blocks: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for round_number in range(n_rounds + 1):

@@ -1,4 +1,4 @@
-"""Find a Chromium for the browser tests, or get one: Playwright's own where its download works, else Debian's package."""
+"""Find a Chromium for the browser tests, or get one: Playwright's own download, else Debian's package."""
 
 from __future__ import annotations
 
