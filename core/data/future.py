@@ -11,7 +11,7 @@ import numpy as np
 from core.cluster import Ref
 from core.cluster.fetching import fetch
 from core.data.proto import DataProto
-from core.data.rows import join, padded_indices, row_ids, select_rows
+from core.data.rows import cut_rows, join, padded_indices, row_count, row_ids, select_rows
 from core.data.shares import Receipt, Share, Uneven, plan_shares
 from core.errors import BatchError
 
@@ -144,10 +144,10 @@ def without_padding(parts: Sequence[Any], receipts: Sequence[Receipt]) -> list[A
 
 
 def _length(whole: Any) -> int:
-    try:
-        return len(whole)
-    except TypeError:
-        raise BatchError(f"a future of {type(whole).__name__} has no rows and cannot be cut into shares") from None
+    n_rows = row_count(whole)
+    if n_rows is None:
+        raise BatchError(f"a future of {type(whole).__name__} has no rows and cannot be cut into shares")
+    return n_rows
 
 
 def _tagged(value: Any, rows: _Indices, share: Share) -> Any:
@@ -155,7 +155,7 @@ def _tagged(value: Any, rows: _Indices, share: Share) -> Any:
     if contiguous and int(rows[0]) == 0 and len(rows) == _length(value):
         part = value
     elif contiguous:
-        part = value[int(rows[0]) : int(rows[-1]) + 1]
+        part = cut_rows(value, int(rows[0]), int(rows[-1]) + 1)
     else:
         part = select_rows(value, [int(row) for row in rows])
     if share.n_padding and isinstance(part, DataProto):

@@ -15,6 +15,14 @@ from tensordict import TensorDictBase
 
 from core.data.proto import DataProto
 from core.data.shares import Share
+from core.data.tensors import (
+    cat_tensordicts,
+    cat_tensors,
+    cut_tensor,
+    cut_tensordict,
+    take_tensor,
+    take_tensordict,
+)
 from core.errors import ShareError
 
 
@@ -57,7 +65,7 @@ def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
         ShareError: A user's type that only knows ``chunk`` cannot be cut unevenly or padded.
     """
     if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)):
-        return [_take(value, share) for share in shares]
+        return [_share_of(value, share) for share in shares]
     sizes = {share.size for share in shares}
     if len(sizes) > 1 or any(share.n_padding for share in shares):
         raise ShareError(
@@ -68,14 +76,12 @@ def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
     return list(value.chunk(len(shares)))
 
 
-def _take(value: Any, share: Share) -> Any:
+def _share_of(value: Any, share: Share) -> Any:
     if share.n_padding == 0:
-        return value[share.start : share.stop]
-    n_rows = row_count(value) or 0
-    indices = padded_indices(share, n_rows)
-    if isinstance(value, DataProto):
-        return value[indices].with_row_ids(row_ids(share))
-    return value[torch.from_numpy(indices)]
+        return cut_rows(value, share.start, share.stop)
+    indices = padded_indices(share, row_count(value) or 0)
+    part = select_rows(value, [int(index) for index in indices])
+    return part.with_row_ids(row_ids(share)) if isinstance(part, DataProto) else part
 
 
 def padded_indices(share: Share, n_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -95,22 +101,48 @@ def row_ids(share: Share) -> np.ndarray[Any, np.dtype[np.int64]]:
     )
 
 
+def cut_rows(value: Any, start: int, stop: int) -> Any:
+    """Return the rows ``start`` to ``stop`` (exclusive) of a value that has rows, as a view where its type allows.
+
+    Raises:
+        ShareError: The value is of a user's type that has no slices.
+    """
+    if isinstance(value, TensorDictBase):
+        return cut_tensordict(value, start, stop, {})
+    if isinstance(value, torch.Tensor):
+        return cut_tensor(value, start, stop, {})
+    if isinstance(value, dict):
+        return {name: cut_rows(column, start, stop) for name, column in value.items()}
+    if not callable(getattr(value, "__getitem__", None)):
+        raise ShareError(
+            f"a {type(value).__name__} of {len(value)} rows has no slices, rows {start} to {stop} of it cannot be "
+            f"taken; give the type a __getitem__ for slices, or pass a number of rows that divides"
+        )
+    return value[start:stop]
+
+
 def select_rows(value: Any, keep: Sequence[int]) -> Any:
-    """Return the rows ``keep`` of a value that has rows, without the row ids that told them apart."""
+    """Return the rows ``keep`` of a value that has rows, without the row ids that told them apart.
+
+    Raises:
+        ShareError: The value is of a user's type, and these are not rows in a row that it has slices for.
+    """
     if isinstance(value, DataProto):
         return value[np.asarray(keep, dtype=np.int64)].with_row_ids(None)
-    if isinstance(value, (TensorDictBase, torch.Tensor)):
-        return value[torch.as_tensor(list(keep), dtype=torch.int64)]
+    if isinstance(value, TensorDictBase):
+        return take_tensordict(value, torch.as_tensor(list(keep), dtype=torch.int64), {})
+    if isinstance(value, torch.Tensor):
+        return take_tensor(value, torch.as_tensor(list(keep), dtype=torch.int64), {})
     if isinstance(value, np.ndarray):
         return value[np.asarray(keep, dtype=np.int64)]
     if isinstance(value, dict):
         return {name: select_rows(column, keep) for name, column in value.items()}
     if isinstance(value, list):
         return [value[index] for index in keep]
-    kept = list(keep)
-    if not kept:
-        return value[:0]
-    return value[kept[0] : kept[-1] + 1]
+    first = keep[0] if keep else 0
+    if list(keep) != list(range(first, first + len(keep))):
+        raise ShareError(f"rows {list(keep)} of a {type(value).__name__} cannot be taken: they are not in a row")
+    return cut_rows(value, first, first + len(keep))
 
 
 def join(parts: Sequence[Any], what: str) -> Any:
@@ -135,8 +167,10 @@ def _join_rows(parts: Sequence[Any]) -> Any:
     first = parts[0]
     if isinstance(first, DataProto):
         return type(first).concat(list(parts))
-    if isinstance(first, (TensorDictBase, torch.Tensor)):
-        return _cat(parts)
+    if isinstance(first, TensorDictBase):
+        return cat_tensordicts(list(parts), {})
+    if isinstance(first, torch.Tensor):
+        return cat_tensors(list(parts), "the result", {})
     if isinstance(first, np.ndarray):
         return np.concatenate(list(parts))
     if isinstance(first, list):
@@ -146,12 +180,6 @@ def _join_rows(parts: Sequence[Any]) -> Any:
             return list(parts)
         return {name: _join_rows([part[name] for part in parts]) for name in first}
     return type(first).concat(list(parts))
-
-
-def _cat(parts: Sequence[Any]) -> Any:
-    if isinstance(parts[0], torch.Tensor) and parts[0].is_nested:
-        return torch.nested.as_nested_tensor([row for part in parts for row in part.unbind()], layout=parts[0].layout)
-    return torch.cat(list(parts), dim=0)
 
 
 def _refuse_mixture(parts: Sequence[Any], counts: Sequence[int | None], what: str) -> None:

@@ -133,3 +133,14 @@ def test_an_empty_part_still_has_the_columns() -> None:
     assert ids(value) == []
     assert share is not None
     assert share.size == 0
+
+
+def test_a_future_of_columns_in_a_dict_is_cut_by_its_rows_and_not_by_its_keys() -> None:
+    shards = [
+        CLUSTER.put({"y": torch.tensor([0, 1]), "z": torch.tensor([5, 6])}),
+        CLUSTER.put({"y": torch.tensor([2, 3]), "z": torch.tensor([7, 8])}),
+    ]
+    for receipts in ([], [receipt(2), receipt(2)]):
+        future = DataProtoFuture(joined, shards, receipts=receipts)
+        assert [part.get()["y"].tolist() for part in future.chunk(4)] == [[0], [1], [2], [3]]
+        assert future.get()["z"].tolist() == [5, 6, 7, 8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from tensordict import TensorDict
 
 from core import DataProto
 from core.data.identity import real_rows
-from core.data.rows import deal, join, row_count, select_rows
-from core.data.shares import Share
+from core.data.rows import cut_rows, deal, join, row_count, select_rows
+from core.data.shares import Share, Uneven, plan_shares
 from core.errors import RowIdentityError, ShareError
 
 
@@ -195,3 +196,65 @@ def test_a_batch_on_some_ranks_only_is_refused_by_rank() -> None:
     for other in (None, 3, torch.zeros(2)):
         with pytest.raises(ShareError, match="rank 0: DataProto, rank 1: "):
             join([batch, other], "G.m")
+
+
+def jagged(lengths: Sequence[int]) -> torch.Tensor:
+    """Make a jagged tensor whose row ``i`` counts to ``lengths[i]``."""
+    return torch.nested.as_nested_tensor([torch.arange(length) for length in lengths], layout=torch.jagged)
+
+
+def lengths_of(tensor: torch.Tensor) -> list[int]:
+    """Return the lengths of a jagged tensor's rows."""
+    return [len(row) for row in tensor.unbind()]
+
+
+@pytest.mark.parametrize("uneven", [Uneven.PAD, Uneven.SPLIT])
+@pytest.mark.parametrize("kind", ["DataProto", "TensorDict", "tensor"])
+def test_fault_40_jagged_rows_are_dealt_selected_and_joined(kind: str, uneven: Uneven) -> None:
+    tensor = jagged([3, 1, 2, 4, 2])
+    whole: Any = {
+        "DataProto": DataProto.from_dict({"j": tensor}),
+        "TensorDict": TensorDict({"j": tensor}, batch_size=[5]),
+        "tensor": tensor,
+    }[kind]
+
+    def column(value: Any) -> Any:
+        return value if kind == "tensor" else value.batch["j"] if kind == "DataProto" else value["j"]
+
+    shares = plan_shares(5, 2, uneven)
+    parts = deal(whole, shares, "#1")
+    assert [lengths_of(column(part)) for part in parts] == [[3, 1, 2], [4, 2, 4] if uneven is Uneven.PAD else [4, 2]]
+    real = [select_rows(part, range(one.n_real)) for part, one in zip(parts, shares, strict=True)]
+    assert lengths_of(column(join(real, "G.m"))) == [3, 1, 2, 4, 2]
+
+
+class Pile:
+    """A user's own type with chunk, concat and a length, and no slices."""
+
+    def __init__(self, n_items: int) -> None:
+        """Hold some items."""
+        self.n_items = n_items
+
+    def __len__(self) -> int:
+        return self.n_items
+
+    def chunk(self, chunks: int) -> list[Pile]:
+        """Cut into equal parts."""
+        return [Pile(self.n_items // chunks)] * chunks
+
+    @staticmethod
+    def concat(parts: list[Pile]) -> Pile:
+        """Join parts."""
+        return Pile(sum(len(part) for part in parts))
+
+
+def test_padding_in_a_type_without_slices_is_refused_with_the_way_out() -> None:
+    assert len(join([Pile(2), Pile(3)], "G.m")) == 5
+    with pytest.raises(ShareError, match="a Pile of 3 rows has no slices"):
+        select_rows(Pile(3), [0, 1])
+
+
+def test_columns_in_a_dict_are_cut_and_selected_together() -> None:
+    columns = {"y": torch.arange(4), "z": np.arange(4)}
+    assert {name: list(column) for name, column in cut_rows(columns, 1, 3).items()} == {"y": [1, 2], "z": [1, 2]}
+    assert {name: list(column) for name, column in select_rows(columns, [3, 0]).items()} == {"y": [3, 0], "z": [3, 0]}
