@@ -66,7 +66,14 @@ if TYPE_CHECKING:
         create_colocated_worker_cls_fused,
         create_colocated_worker_raw_cls,
     )
-    from core.pool import RayResourcePool, ResourcePool
+    from core.pool import (
+        RayResourcePool,
+        ResourcePool,
+        ResourcePoolManager,
+        SubRayResourcePool,
+        merge_resource_pool,
+        split_resource_pool,
+    )
     from core.worker import FusedWorker, Worker
 
 _HOMES = {
@@ -136,6 +143,10 @@ _HOMES = {
     "core.pool": (
         "RayResourcePool",
         "ResourcePool",
+        "ResourcePoolManager",
+        "SubRayResourcePool",
+        "merge_resource_pool",
+        "split_resource_pool",
     ),
     "core.worker": (
         "FusedWorker",
@@ -175,7 +186,9 @@ __all__ = [
     "RayResourcePool",
     "RayWorkerGroup",
     "ResourcePool",
+    "ResourcePoolManager",
     "Step",
+    "SubRayResourcePool",
     "Worker",
     "__version__",
     "all_gather_data_proto",
@@ -207,12 +220,14 @@ __all__ = [
     "init",
     "list_of_dict_to_dict_of_list",
     "make_nd_compute_dataproto_dispatch_fn",
+    "merge_resource_pool",
     "pad_dataproto_to_divisor",
     "per_rank",
     "register",
     "register_dispatch_mode",
     "serialize_single_tensor",
     "serialize_tensordict",
+    "split_resource_pool",
     "steps",
     "unfold_batch_dim",
     "union_numpy_dict",

@@ -48,7 +48,9 @@ class Runtime:
         self._cluster: Cluster | None = None
         self._lock = threading.RLock()
         self._pools: weakref.WeakValueDictionary[str, LivePool] = weakref.WeakValueDictionary()
+        self._pool_names: set[str] = set()
         self._group_names: set[str] = set()
+        self.slot_tenants: dict[tuple[int, int], set[str]] = {}
         self._call_ids = itertools.count(1)
         self.bus = EventBus()
         self.clock = DriverClock()
@@ -59,6 +61,7 @@ class Runtime:
         """Record into what ``other`` records into: the same bus, clock and numbers of calls, another cluster."""
         self.bus, self.clock = other.bus, other.clock
         self._call_ids, self._group_names = other._call_ids, other._group_names
+        self._pool_names = other._pool_names
 
     @property
     def cluster(self) -> Cluster:
@@ -89,9 +92,15 @@ class Runtime:
                     raise UsageError(f"a pool named {wanted!r} exists already; close it or choose another name_prefix")
                 name = wanted
             else:
-                name = next(name for name in _numbered("pool") if name not in self._pools)
+                name = self.free_pool_name("pool")
             self._pools[name] = pool
+            self._pool_names.add(name)
             return name
+
+    def free_pool_name(self, wanted: str) -> str:
+        """Return ``wanted``, or with a number behind it when an earlier pool of this run has had the name."""
+        with self._lock:
+            return next(name for name in _numbered(wanted) if name not in self._pool_names)
 
     def forget_pool(self, name: str) -> None:
         """Free a pool's name."""

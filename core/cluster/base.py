@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from core.errors import PlacementError
+
 Ref: TypeAlias = Any
 """A value somewhere on the cluster: ``ray.ObjectRef`` or ``LocalRef``; only the cluster looks inside."""
 
@@ -107,6 +109,14 @@ class Cluster(Protocol):
         Raises:
             PlacementError: They do not fit, or were not free by ``timeout_s``; nothing is left pending.
         """
+        ...
+
+    def shortage(self, request: ReserveRequest) -> PlacementError | None:
+        """Return why ``request`` does not fit right now, None when it does; nothing is reserved."""
+        ...
+
+    def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
+        """Return the slots of native groups that exist, in the order of ``native``."""
         ...
 
     def release(self, placement: Placement) -> None:

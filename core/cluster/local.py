@@ -208,6 +208,15 @@ def _resolve(value: Any) -> Any:
     return value.value() if isinstance(value, LocalRef) else value
 
 
+class LocalGroup:
+    """Bundles that were reserved together: what a placement group is on Ray."""
+
+    def __init__(self, n_bundles: int, bundle: Mapping[str, float]) -> None:
+        """Describe ``n_bundles`` equal bundles."""
+        self.n_bundles = n_bundles
+        self.amounts = {name: amount * n_bundles for name, amount in bundle.items()}
+
+
 class LocalCluster:
     """A machine with as many slots as it is told it has.
 
@@ -218,7 +227,7 @@ class LocalCluster:
         """Describe the machine; threads start with the workers."""
         self._total = None if resources is None else dict(resources)
         self._free = None if resources is None else dict(resources)
-        self._held: dict[int, dict[str, float]] = {}
+        self._held: dict[LocalGroup, dict[str, float]] = {}
         self._actors: weakref.WeakSet[LocalActor] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -229,33 +238,48 @@ class LocalCluster:
 
     def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
         """Take the slots, or say at once what is missing: nobody else could free them while this thread waits."""
-        n_bundles = sum(request.process_on_nodes)
-        needed = {name: amount * n_bundles for name, amount in request.bundle.items()}
         with self._lock:
-            if self._free is not None:
-                if any(self._free.get(name, 0.0) < amount for name, amount in needed.items()):
-                    raise _no_room(request, needed, self._free)
-                for name, amount in needed.items():
-                    self._free[name] -= amount
-            token = object()
-            self._held[id(token)] = needed
-        slots = tuple(
-            Slot(index, _NODE, node_index, local_index, node_index, local_index)
-            for index, (node_index, local_index) in enumerate(
-                (node_index, local_index)
-                for node_index, n_processes in enumerate(request.process_on_nodes)
-                for local_index in range(n_processes)
-            )
-        )
-        return Placement(request.pool, slots, (token,))
+            short = self._short(request)
+            if short is not None:
+                raise short
+            groups = [LocalGroup(n_processes, dict(request.bundle)) for n_processes in request.process_on_nodes]
+            for group in groups:
+                self._held[group] = group.amounts
+                self._take(group.amounts, -1)
+        return self.adopt(request.pool, groups)
+
+    def shortage(self, request: ReserveRequest) -> PlacementError | None:
+        """Compare a request with what is free."""
+        with self._lock:
+            return self._short(request)
+
+    def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
+        """Number the bundles of groups."""
+        slots: list[Slot] = []
+        for group_index, group in enumerate(native):
+            for bundle_index in range(group.n_bundles):
+                slots.append(Slot(len(slots), _NODE, group_index, bundle_index, group_index, bundle_index))
+        return Placement(pool, tuple(slots), tuple(native))
 
     def release(self, placement: Placement) -> None:
         """Give the slots back."""
         with self._lock:
-            held = self._held.pop(id(placement.native[0]), {})
-            if self._free is not None:
-                for name, amount in held.items():
-                    self._free[name] += amount
+            for group in placement.native:
+                self._take(self._held.pop(group, {}), 1)
+
+    def _short(self, request: ReserveRequest) -> PlacementError | None:
+        if self._free is None:
+            return None
+        n_bundles = sum(request.process_on_nodes)
+        needed = {name: amount * n_bundles for name, amount in request.bundle.items()}
+        if all(self._free.get(name, 0.0) >= amount for name, amount in needed.items()):
+            return None
+        return _no_room(request, needed, self._free)
+
+    def _take(self, amounts: Mapping[str, float], sign: int) -> None:
+        if self._free is not None:
+            for name, amount in amounts.items():
+                self._free[name] += sign * amount
 
     @property
     def free(self) -> dict[str, float] | None:

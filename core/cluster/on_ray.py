@@ -15,6 +15,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError, TaskCan
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from core.cluster.addresses import address_key
 from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
 from core.errors import PlacementError, PodiumError, WorkerDiedError
@@ -87,6 +88,15 @@ class RayCluster:
             _remove(groups)
             raise
         return _placement(request.pool, groups)
+
+    def shortage(self, request: ReserveRequest) -> PlacementError | None:
+        """Compare a request with what the nodes have."""
+        short = self._shortage(request)
+        return None if short is None else short.error
+
+    def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
+        """Look up where the bundles of placement groups are."""
+        return _slots(pool, list(native))
 
     def release(self, placement: Placement) -> None:
         """Remove the placement groups."""
@@ -245,23 +255,20 @@ def _addresses() -> dict[str, str]:
 def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
     """Fix the rank order: groups by the address of their node, equal ones as they were asked for."""
     addresses = _addresses()
-    placed = []
-    for asked, group in enumerate(groups):
-        nodes = placement_group_table(group)["bundles_to_node_id"]
-        placed.append((_address_key(addresses.get(nodes[0], "")), asked, group, nodes))
-    placed.sort(key=lambda item: item[:2])
+    nodes = [placement_group_table(group)["bundles_to_node_id"] for group in groups]
+    order = sorted(range(len(groups)), key=lambda index: address_key(addresses.get(nodes[index][0], "")))
+    return _slots(pool, [groups[index] for index in order])
+
+
+def _slots(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
+    addresses = _addresses()
     slots: list[Slot] = []
-    for group_index, (_, _, _, nodes) in enumerate(placed):
+    for group_index, group in enumerate(groups):
+        nodes = placement_group_table(group)["bundles_to_node_id"]
         for bundle_index in sorted(nodes):
             address = addresses.get(nodes[bundle_index], "")
             slots.append(Slot(len(slots), address, group_index, bundle_index, group_index, bundle_index))
-    return Placement(pool, tuple(slots), tuple(group for _, _, group, _ in placed))
-
-
-def _address_key(address: str) -> tuple[object, ...]:
-    """Sort 10.0.0.9 before 10.0.0.10."""
-    parts = re.split(r"(\d+)", address)
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+    return Placement(pool, tuple(slots), tuple(groups))
 
 
 def _rooms() -> list[NodeRoom]:

@@ -112,7 +112,7 @@ class RayWorkerGroup:
         timeout_s: float,
     ) -> Started:
         pool = self._pool
-        placement = pool.placement("STRICT_PACK" if bin_pack else "PACK", device_name)
+        placement = pool.placement_or_reserved("STRICT_PACK" if bin_pack else "PACK", device_name)
         pool.admit(self)
         device = device_resource(device_name)
         takes_gpu = bool(device) and (pool.use_gpu if use_gpu is None else use_gpu)
@@ -356,7 +356,9 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "master_address",
     "master_port",
     "_class_args",
+    "_collect_info",
     "_crew",
+    "_dispatch_info",
     "_finalizer",
     "_lock",
     "_owns_pool",

@@ -1,7 +1,21 @@
 """Resource pools: what they are asked to be, their slots, their states and the gate."""
 
+from core.pool.derive import SubRayResourcePool, merge_resource_pool, split_resource_pool
 from core.pool.gate import LEGAL_MOVES, Gate, PoolState
+from core.pool.manager import ResourcePoolManager
 from core.pool.resource_pool import RayResourcePool, ResourcePool
 from core.pool.spec import PoolSpec, device_resource
 
-__all__ = ["LEGAL_MOVES", "Gate", "PoolSpec", "PoolState", "RayResourcePool", "ResourcePool", "device_resource"]
+__all__ = [
+    "LEGAL_MOVES",
+    "Gate",
+    "PoolSpec",
+    "PoolState",
+    "RayResourcePool",
+    "ResourcePool",
+    "ResourcePoolManager",
+    "SubRayResourcePool",
+    "device_resource",
+    "merge_resource_pool",
+    "split_resource_pool",
+]

@@ -122,6 +122,7 @@ class RayResourcePool(ResourcePool):
         self._lock = threading.RLock()
         self._placement: Placement | None = None
         self._reserved_as: tuple[str, str] | None = None
+        self._parents: tuple[RayResourcePool, ...] = ()
         self._tenants: weakref.WeakValueDictionary[str, Tenant] = weakref.WeakValueDictionary()
         self.runtime = runtimes.current()
         self.generation = 1
@@ -192,7 +193,7 @@ class RayResourcePool(ResourcePool):
             bundle = self._spec.bundle(device_name)
             asked = (strategy, "+".join(sorted(bundle)))
             if self._placement is not None:
-                if self._reserved_as != asked:
+                if self._reserved_as not in (None, asked):
                     raise PoolSpecError(
                         f"pool {self.name} was reserved as {self._reserved_as}, it cannot become {asked}; make another"
                     )
@@ -251,26 +252,49 @@ class RayResourcePool(ResourcePool):
             )
         )
 
+    def placement_or_reserved(self, strategy: str = "STRICT_PACK", device_name: str = "cuda") -> Placement:
+        """Return the slots as they were reserved, or reserve them as asked; errors as in ``get_placement_groups``."""
+        return self._placement or self.placement(strategy, device_name)
+
+    def adopt_slots(self, placement: Placement, parents: Sequence[RayResourcePool]) -> None:
+        """Take slots that ``parents`` have reserved; they stay theirs, and the parents live as long as this pool."""
+        self._placement = placement
+        self._parents = tuple(parents)
+        self._announce(placement)
+
     def admit(self, group: Tenant) -> None:
         """Take a worker group onto the slots.
 
         Raises:
-            PlacementError: As many groups as the slots have room for are on them.
+            PlacementError: As many groups as the slots have room for are on one of them.
         """
         with self._lock:
-            if len(self._tenants) >= self.max_colocate_count:
+            keys = self._slot_keys()
+            tenants = self.runtime.slot_tenants
+            fullest = max((tenants.get(key, set()) for key in keys), key=len, default=set())
+            if len(fullest) >= self.max_colocate_count:
                 raise PlacementError(
-                    f"pool {self.name} has {len(self._tenants)} groups ({', '.join(self.groups)}) and "
+                    f"pool {self.name} has {len(fullest)} groups ({', '.join(sorted(fullest))}) on a slot and "
                     f"max_colocate_count={self.max_colocate_count}: there is no room for {group.name}; close a group "
                     f"or make the pool with a larger max_colocate_count",
                     pool=self.name,
                 )
             self._tenants[group.name] = group
+            for key in keys:
+                tenants.setdefault(key, set()).add(group.name)
+            weakref.finalize(group, _leave_slots, tenants, keys, group.name)
+
+    def _slot_keys(self) -> list[tuple[int, int]]:
+        """Return what names each slot, also in pools made of this one's slots."""
+        placement = self.placement_now
+        return [(id(placement.native[slot.group_index]), slot.bundle_index) for slot in placement.slots]
 
     def dismiss(self, name: str) -> None:
         """Forget a group that was closed."""
         with self._lock:
             self._tenants.pop(name, None)
+            if self._placement is not None:
+                _leave_slots(self.runtime.slot_tenants, self._slot_keys(), name)
 
     def close(self) -> None:
         """End the groups on the pool and give its slots back; may be called twice."""
@@ -281,9 +305,10 @@ class RayResourcePool(ResourcePool):
         with self._lock:
             if self._finalizer is not None:
                 self._finalizer()
-            elif self._placement is not None:
+            elif self._placement is not None and not self._parents:
                 self.runtime.cluster.release(self._placement)
             self._placement = None
+            self._parents = ()
         self.runtime.forget_pool(self.name)
 
     def __enter__(self) -> RayResourcePool:
@@ -293,6 +318,15 @@ class RayResourcePool(ResourcePool):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _leave_slots(tenants: dict[tuple[int, int], set[str]], keys: Sequence[tuple[int, int]], name: str) -> None:
+    for key in keys:
+        on_slot = tenants.get(key)
+        if on_slot is not None:
+            on_slot.discard(name)
+            if not on_slot:
+                tenants.pop(key, None)
 
 
 class _Announcer:
