@@ -61,10 +61,12 @@ def let_go(
 
     A group that shares its processes with others passes no actors: their own group ends them.
     """
+    ended = [rank for rank in range(world_size) if rank not in dead]
+    # Before they are killed: a call still in flight would else tell of each as a death.
+    dead.update(ended)
     for actor in actors:
         runtime.cluster.kill(actor)
     now_ns = runtime.clock.now_ns()
-    for rank in range(world_size):
-        if rank not in dead:
-            runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason="the group was closed"))
+    for rank in ended:
+        runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason="the group was closed"))
     runtime.bus.emit(GroupClosed(now_ns, group, pool))

@@ -360,6 +360,16 @@ def test_closing_gives_back_slots_ends_groups_and_may_be_done_twice() -> None:
         assert [event.died for event in seen.of(WorkerEnded)] == [False, False]
 
 
+def test_workers_that_are_closed_during_a_call_are_not_told_as_dead(local: Local) -> None:
+    Held.gate.clear()
+    group = RayWorkerGroup([2], args(Waiting))
+    group.wait_later()
+    group.close()
+    Held.gate.set()
+    local[1].await_count(RankFinished, 2)
+    assert [(event.rank, event.died) for event in local[1].of(WorkerEnded)] == [(0, False), (1, False)]
+
+
 def test_a_group_that_is_closed_leaves_its_place_to_another(local: Local) -> None:
     pool = RayResourcePool([1], max_colocate_count=1)
     with RayWorkerGroup(pool, args()), pytest.raises(PlacementError, match="max_colocate_count=1"):
