@@ -16,8 +16,9 @@ from core.dispatch.register import as_uneven
 from core.errors import PoolClosedError, RegistrationError, UnknownNameError, UsageError
 from core.group.announce import announce_group, let_go
 from core.group.bind import Method, bind, registered_methods
-from core.group.call import Crew, called_by_name, perform
+from core.group.call import called_by_name, perform
 from core.group.class_args import RayClassWithInitArgs
+from core.group.crew import Crew
 from core.group.start import Started, StartRequest, start_workers
 from core.group.track import CallTracker
 from core.pool import RayResourcePool, device_resource
