@@ -362,7 +362,7 @@ def status_of(error: BaseException | None) -> str:
 def _wire(recorder: Recorder, control: bool) -> ControlPlane | None:
     """Let ``recorder`` see what this driver does, and return its control plane if it may be steered."""
     current = runtime.current()
-    current.bus.subscribe(recorder)
+    current.bus.subscribe(recorder, recorder.flush)
     return control_plane(current) if control else None
 
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         ClassWithInitArgs,
         RayClassWithInitArgs,
         RayWorkerGroup,
+        check_workers_alive,
         create_colocated_worker_cls,
         create_colocated_worker_cls_fused,
         create_colocated_worker_raw_cls,
@@ -133,6 +134,7 @@ _HOMES = {
         "update_dispatch_mode",
     ),
     "core.group": (
+        "check_workers_alive",
         "ClassWithInitArgs",
         "RayClassWithInitArgs",
         "RayWorkerGroup",
@@ -193,6 +195,7 @@ __all__ = [
     "__version__",
     "all_gather_data_proto",
     "broadcast",
+    "check_workers_alive",
     "collate_fn",
     "collect_all_to_all",
     "collect_dp_compute",

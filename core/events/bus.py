@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from core.events.facts import (
@@ -38,6 +39,7 @@ class EventBus:
         """Start with nobody listening."""
         self._lock = threading.Lock()
         self._observers: tuple[Observer, ...] = ()
+        self._flushes: dict[int, Callable[[float], object]] = {}
         self._standing: dict[tuple[str, str], Event] = {}
         self.n_observer_errors = 0
 
@@ -46,18 +48,32 @@ class EventBus:
         """Whether anybody listens."""
         return bool(self._observers)
 
-    def subscribe(self, observer: Observer) -> None:
-        """Tell ``observer`` of what stands, then of everything that happens."""
+    def subscribe(self, observer: Observer, flush: Callable[[float], object] | None = None) -> None:
+        """Tell ``observer`` of what stands, then of everything that happens.
+
+        ``flush`` makes sure, within the seconds it is given, that what was observed outlives this process.
+        """
         with self._lock:
             standing = tuple(self._standing.values())
             for event in standing:
                 self._tell(observer, event)
             self._observers = (*self._observers, observer)
+            if flush is not None:
+                self._flushes[id(observer)] = flush
 
     def unsubscribe(self, observer: Observer) -> None:
         """Stop telling ``observer``; no error if it never listened."""
         with self._lock:
             self._observers = tuple(known for known in self._observers if known is not observer)
+            self._flushes.pop(id(observer), None)
+
+    def flush(self, timeout_s: float) -> None:
+        """Have observers put on file what they were told, each within ``timeout_s``: the process may end next."""
+        for flush in list(self._flushes.values()):
+            try:
+                flush(timeout_s)
+            except Exception:
+                _log.exception("an observer could not flush")
 
     def emit(self, event: Event) -> None:
         """Pass ``event`` to every observer, on the caller's thread."""

@@ -7,6 +7,7 @@ from core.group.colocate import (
     create_colocated_worker_cls_fused,
     create_colocated_worker_raw_cls,
 )
+from core.group.health import check_workers_alive
 from core.group.worker_group import RayWorkerGroup
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "ClassWithInitArgs",
     "RayClassWithInitArgs",
     "RayWorkerGroup",
+    "check_workers_alive",
     "create_colocated_worker_cls",
     "create_colocated_worker_cls_fused",
     "create_colocated_worker_raw_cls",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from core.cluster import ActorHandle
 from core.data.shares import Uneven
@@ -19,12 +20,16 @@ from core.group.bind import Method, bind, registered_methods
 from core.group.call import called_by_name, perform
 from core.group.class_args import RayClassWithInitArgs
 from core.group.crew import Crew
+from core.group.health import AlivenessWatch, abort_driver
 from core.group.start import Started, StartRequest, start_workers
 from core.group.track import CallTracker
 from core.pool import RayResourcePool, device_resource
 from core.runtime import Runtime
 from core.worker import PROTECTED_VARIABLES
 from core.worker.fused import FusedWorker, Role
+
+P = ParamSpec("P")
+W = TypeVar("W")
 
 
 class RayWorkerGroup:
@@ -101,6 +106,26 @@ class RayWorkerGroup:
                 self._pool.close()
             raise
         self._bind(started, methods)
+
+    @classmethod
+    def of(
+        cls,
+        resource_pool: RayResourcePool | Sequence[int],
+        worker_class: Callable[P, W],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> W:
+        """Start a group of ``worker_class(*args, **kwargs)``, typed as the class itself.
+
+        An editor and a type checker then know the methods and the types of their arguments, and the constructor's too.
+        It is a ``RayWorkerGroup`` all the same: methods that return a list by rank (ONE_TO_ALL and the like) are typed
+        as what one rank returns. For other settings of the group use its constructor.
+
+        Raises:
+            UsageError: ``worker_class`` is no class; otherwise as the constructor does.
+        """
+        group = cls(resource_pool, RayClassWithInitArgs(worker_class, *args, **kwargs))
+        return cast("W", group)
 
     def _start(
         self,
@@ -218,6 +243,7 @@ class RayWorkerGroup:
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
         self._lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
+        self._watch: AlivenessWatch | None = None
         self._dispatch_info: dict[str, list[int]] = {}
         self._collect_info: dict[str, list[bool]] = {}
 
@@ -274,11 +300,31 @@ class RayWorkerGroup:
         """Call any method on rank 0 and return its value."""
         return self._perform(called_by_name(method_name, Execute.RANK_ZERO, True, self._role), args, kwargs)
 
+    def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
+        """Watch the workers from now on: one that dies, busy or idle, ends this process by SIGABRT.
+
+        Its death is recorded and on file before. A second call changes nothing.
+
+        Raises:
+            UsageError: The interval is not positive.
+        """
+        if every_n_seconds <= 0:
+            raise UsageError(f"an aliveness check needs a positive interval, got {every_n_seconds} s")
+        crew = self._crew
+        if crew is None or self._watch is not None:
+            return
+        self._watch = AlivenessWatch(crew, every_n_seconds, partial(abort_driver, crew))
+        # Ending the workers of a group that nobody holds any more must not look like their death.
+        weakref.finalize(self, self._watch.stop)
+        self._watch.start()
+
     def close(self) -> None:
         """End the workers; may be called twice. A pool made for this group alone is closed too."""
         if self._crew is None:
             return
         self._crew = None
+        if self._watch is not None:
+            self._watch.stop()
         self._finalizer()
         if self._parent is None:
             self._pool.dismiss(self.name)
@@ -369,6 +415,7 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_pool",
     "_runtime",
     "_unfinished",
+    "_watch",
     "_uneven",
     "_world_size",
 }

@@ -1,0 +1,62 @@
+"""What a type checker sees of a typed group: right calls pass, a wrong argument is caught."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from core import DataProto, Dispatch, RayResourcePool, RayWorkerGroup, Worker, register
+from core.testing import local_controller
+
+_DRIVER = """
+from core import DataProto, Dispatch, RayResourcePool, RayWorkerGroup, Worker, register
+
+class Scaler(Worker):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def scale(self, batch: DataProto, twice: bool = False) -> DataProto:
+        return batch
+
+group = RayWorkerGroup.of(RayResourcePool([2]), Scaler, 3.0)
+right: DataProto = group.scale(DataProto(), twice=True)
+group.scale("not a batch")
+RayWorkerGroup.of(RayResourcePool([2]), Scaler, "not a factor")
+group.scael(DataProto())
+"""
+
+
+def test_mypy_catches_a_wrong_argument_of_a_typed_group(tmp_path: Path) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(_DRIVER)
+    cache = Path(__file__).parents[2] / ".mypy_cache"
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", f"--cache-dir={cache}", str(driver)]
+    root = Path(__file__).parents[2]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False).stdout.splitlines()
+    errors = [line.split("error: ", 1)[1] for line in said if "driver.py" in line and "error: " in line]
+    assert len(errors) == 3, said
+    assert '"scale" of "Scaler" has incompatible type "str"; expected "DataProto"' in errors[0]
+    assert 'has incompatible type "str"; expected "float"' in errors[1]
+    assert 'has no attribute "scael"' in errors[2]
+
+
+class Shifter(Worker):
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.shift = shift
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def add(self, batch: DataProto) -> DataProto:
+        return DataProto.from_dict({"x": batch.batch["x"] + self.shift})
+
+
+def test_a_typed_group_is_a_worker_group_all_the_same() -> None:
+    with local_controller():
+        group = RayWorkerGroup.of(RayResourcePool([2]), Shifter, 3.0)
+        assert isinstance(group, RayWorkerGroup)
+        assert group.add(DataProto.from_dict({"x": torch.arange(2.0)})).batch["x"].tolist() == [3, 4]
