@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from core.cluster.addresses import address_key
 from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
-from core.errors import PlacementError, PodiumError, WorkerDiedError
+from core.errors import PlacementError, PodiumError, UsageError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
 _ALSO_READY_FROM = 8
@@ -40,14 +40,14 @@ class RayCluster:
         ``num_cpus`` and ``num_gpus`` are logical resources of a Ray that is started here; ``options`` go to
         ``ray.init``. A local Ray is asked for by name, so that a stale address file on the host is never followed.
         """
+        # Ray prints an error that nobody fetched; Podium has recorded it, and raises the first one of a call.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         if ray.is_initialized():
             return cls(started_here=False)
         address = os.environ.get("RAY_ADDRESS", "")
         if address and "address" not in options:
             ray.init(address=address, log_to_driver=True, **options)
             return cls(started_here=False)
-        # Ray prints an error that nobody fetched; Podium has recorded it, and raises the first one of a call.
-        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         defaults: dict[str, Any] = {
             "address": "local",
             "include_dashboard": False,
@@ -117,16 +117,25 @@ class RayCluster:
                 placement_group_bundle_index=request.slot.bundle_index,
             ),
         }
+        options |= request.options
         if request.num_gpus and request.device == "GPU":
+            # The group says how its slots' devices are shared, not the class.
             options["num_gpus"] = request.num_gpus
         elif request.num_gpus:
-            options["resources"] = {request.device: request.num_gpus}
-        options = {**options, **request.options}
+            options["resources"] = {**options.get("resources", {}), request.device: request.num_gpus}
         if request.env:
             runtime_env = dict(request.options.get("runtime_env") or {})
             variables = {**runtime_env.get("env_vars", {}), **request.env}
             options["runtime_env"] = {**runtime_env, "env_vars": variables}
-        return actor_class.options(**options).remote()
+        try:
+            return actor_class.options(**options).remote()
+        except ValueError as error:
+            if "already" not in str(error):
+                raise
+            raise UsageError(
+                f"there is a worker named {request.name} already; give the group another name_prefix, or close the "
+                f"group that has it"
+            ) from None
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""

@@ -88,7 +88,7 @@ class RuntimeControl:
         if not isinstance(pool, RayResourcePool):
             known = tuple(sorted(pools))
             raise UnknownNameError(
-                f"there is no pool {name!r}; there {'are' if known else 'is'} {', '.join(known) or 'none'}",
+                f"there is no pool {name!r}; pools are: {', '.join(known) or 'none'}",
                 name=name,
                 known=known,
             )
