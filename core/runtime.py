@@ -34,8 +34,8 @@ class LivePool(Protocol):
         """Return the pool's name, unique among the pools of a driver."""
         ...
 
-    def close(self) -> None:
-        """Give everything back."""
+    def let_go(self) -> None:
+        """Give everything back but what is to outlive the driver."""
         ...
 
 
@@ -120,9 +120,9 @@ class Runtime:
             return dict(self._pools)
 
     def close(self) -> None:
-        """Close every pool and let go of the cluster; may be called twice."""
+        """Close every pool, but for what is detached, and let go of the cluster; may be called twice."""
         for pool in self.pools().values():
-            pool.close()
+            pool.let_go()
         with self._lock:
             if self._cluster is not None:
                 self._cluster.close()

@@ -58,16 +58,20 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """A worker process wanted on a slot. ``actor_class`` is built without arguments.
+    """A worker process wanted on a slot, or on the node of the worker ``beside``.
 
-    ``num_gpus`` may be a fraction; ``env`` is there from the process's first instruction; ``options`` are the cluster's
-    own, passed on as they are.
+    ``name`` is empty for one that nobody looks for. ``args`` and ``kwargs`` are the constructor's, none for the shells
+    of a group's workers. ``num_gpus`` may be a fraction; ``env`` is there from the process's first instruction;
+    ``options`` are the cluster's own, passed on as they are.
     """
 
     actor_class: type
     name: str
-    placement: Placement
-    slot: Slot
+    placement: Placement | None = None
+    slot: Slot | None = None
+    beside: ActorHandle | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     num_cpus: float = 0.0
     num_gpus: float = 0.0
     device: str = "GPU"
@@ -169,8 +173,24 @@ class Cluster(Protocol):
         """Tell whether ``value`` is a reference of this cluster."""
         ...
 
+    def find(self, name: str) -> ActorHandle:
+        """Return the worker process of that name, whoever started it.
+
+        Raises:
+            UnknownNameError: None of that name lives.
+        """
+        ...
+
     def actor_id(self, actor: ActorHandle) -> str:
         """Return the cluster's own id of a worker process, as text."""
+        ...
+
+    def node_of(self, actor: ActorHandle) -> str:
+        """Return the address of the node a worker process is on; it is asked, so it must be free to answer.
+
+        Raises:
+            WorkerDiedError: It is gone.
+        """
         ...
 
     def kill(self, actor: ActorHandle) -> None:

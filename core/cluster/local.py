@@ -35,7 +35,7 @@ from core.cluster.base import (
     adopt_environ,
     isolate_environ,
 )
-from core.errors import PlacementError, WorkerDiedError
+from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
 _NODE = "127.0.0.1"
 _live_refs: weakref.WeakValueDictionary[int, LocalRef] = weakref.WeakValueDictionary()
@@ -110,6 +110,7 @@ class LocalActor:
         cloudpickle.dumps(request.actor_class)  # What Ray could not send fails here too.
         # A copy made of these bytes has lost its file name: breakpoint() and tracebacks would show no source.
         self._class = request.actor_class
+        self._arguments = _packed((request.args, dict(request.kwargs)))
         self._env = dict(request.env)
         self._lock = threading.Lock()
         self._current: _Job | None = None
@@ -143,7 +144,8 @@ class LocalActor:
         isolate_environ()
         adopt_environ(self._env)
         try:
-            actor = self._class()
+            args, kwargs = pickle.loads(self._arguments[0])
+            actor = self._class(*map(_resolve, args), **{name: _resolve(value) for name, value in kwargs.items()})
         except BaseException as error:
             self.kill(f"died, its constructor raised {type(error).__name__}: {error}")
             return
@@ -358,9 +360,22 @@ class LocalCluster:
         """Tell whether ``value`` is a ``LocalRef``."""
         return isinstance(value, LocalRef)
 
+    def find(self, name: str) -> LocalActor:
+        """Look among the workers that live."""
+        living = {actor.name: actor for actor in list(self._actors) if not actor.killed.is_set()}
+        if name not in living:
+            raise UnknownNameError(f"no worker named {name!r} lives here", name=name, known=tuple(sorted(living)))
+        return living[name]
+
     def actor_id(self, actor: LocalActor) -> str:
         """Return the worker's name: there is nothing else."""
         return actor.name
+
+    def node_of(self, actor: LocalActor) -> str:
+        """Return the one node's address."""
+        if actor.killed.is_set():
+            raise WorkerDiedError(f"worker {actor.name} is gone", worker=actor.name, pid=os.getpid())
+        return _NODE
 
     def kill(self, actor: LocalActor) -> None:
         """End a worker."""

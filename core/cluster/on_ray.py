@@ -13,16 +13,16 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError, TaskCancelledError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from core.cluster.addresses import address_key
 from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
-from core.errors import PlacementError, PodiumError, UsageError, WorkerDiedError
+from core.errors import PlacementError, PodiumError, UnknownNameError, UsageError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
-_ALSO_READY_FROM = 8
-"""With more references than this out, one more look at all of them is cheaper than a round for each."""
+_A_MOMENT_S = 0.0005
+"""How exactly it is known when an answer was there. A round of waiting and fetching costs about a third of this."""
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -109,14 +109,9 @@ class RayCluster:
         if actor_class is None:
             _declare_two_returns(request.actor_class)
             actor_class = _actor_classes[request.actor_class] = ray.remote(request.actor_class)
-        options: dict[str, Any] = {
-            "name": request.name,
-            "num_cpus": request.num_cpus,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                placement_group=request.placement.native[request.slot.group_index],
-                placement_group_bundle_index=request.slot.bundle_index,
-            ),
-        }
+        options: dict[str, Any] = {"num_cpus": request.num_cpus, **_where(request)}
+        if request.name:
+            options["name"] = request.name
         options |= request.options
         if request.num_gpus and request.device == "GPU":
             # The group says how its slots' devices are shared, not the class.
@@ -128,7 +123,7 @@ class RayCluster:
             variables = {**runtime_env.get("env_vars", {}), **request.env}
             options["runtime_env"] = {**runtime_env, "env_vars": variables}
         try:
-            return actor_class.options(**options).remote()
+            return actor_class.options(**options).remote(*request.args, **request.kwargs)
         except ValueError as error:
             if "already" not in str(error):
                 raise
@@ -153,13 +148,13 @@ class RayCluster:
             raise _translated(error) from None
 
     def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
-        """Wait for the next one, then take all that are there by then: few rounds also with a thousand ranks."""
+        """Wait for the next one, then a moment for the rest: few rounds, also for quick calls and a thousand ranks."""
         place = {ref: index for index, ref in enumerate(refs)}
         pending = list(refs)
         while pending:
             ready, pending = ray.wait(pending, num_returns=1)
-            if len(pending) > _ALSO_READY_FROM:
-                also, pending = ray.wait(pending, num_returns=len(pending), timeout=0)
+            if pending:
+                also, pending = ray.wait(pending, num_returns=len(pending), timeout=_A_MOMENT_S)
                 ready += also
             yield [place[ref] for ref in ready]
 
@@ -198,9 +193,25 @@ class RayCluster:
         """Tell whether ``value`` is an ``ObjectRef``."""
         return isinstance(value, ray.ObjectRef)
 
+    def find(self, name: str) -> Any:
+        """Look the actor up by its name in this driver's namespace."""
+        try:
+            return ray.get_actor(name)
+        except ValueError:
+            namespace = ray.get_runtime_context().namespace
+            raise UnknownNameError(
+                f"no worker named {name!r} lives in Ray's namespace {namespace!r}; a driver that looks for another's "
+                f"workers must be in the same: core.init(namespace=...) in both",
+                name=name,
+            ) from None
+
     def actor_id(self, actor: Any) -> str:
         """Return Ray's id of the actor."""
         return str(actor._actor_id.hex())
+
+    def node_of(self, actor: Any) -> str:
+        """Ask the actor for its node."""
+        return _addresses().get(_node_id(actor), "")
 
     def kill(self, actor: Any) -> None:
         """Kill an actor without a restart."""
@@ -230,6 +241,33 @@ class RayCluster:
             bundle=tuple(request.bundle.items()),
             n_bundles=sum(request.process_on_nodes),
         )
+
+
+def _where(request: SpawnRequest) -> dict[str, Any]:
+    """Return the option that puts an actor on its bundle, or on another actor's node."""
+    if request.beside is not None:
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=_node_id(request.beside), soft=False)}
+    if request.placement is None or request.slot is None:
+        return {}
+    return {
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            placement_group=request.placement.native[request.slot.group_index],
+            placement_group_bundle_index=request.slot.bundle_index,
+        )
+    }
+
+
+def _node_id(actor: Any) -> str:
+    try:
+        return str(ray.get(actor.__ray_call__.remote(_own_node_id)))
+    except RayActorError as error:
+        raise _translated(error) from None
+
+
+def _own_node_id(actor: object) -> str:
+    """Run inside an actor: return the id of the node it is on."""
+    del actor
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def _declare_two_returns(actor_class: type) -> None:

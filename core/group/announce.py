@@ -55,11 +55,18 @@ def announce_group(
 
 
 def let_go(
-    runtime: Runtime, group: str, pool: str, world_size: int, actors: Sequence[ActorHandle], dead: set[int]
+    runtime: Runtime,
+    group: str,
+    pool: str,
+    world_size: int,
+    actors: Sequence[ActorHandle],
+    dead: set[int],
+    reason: str = "the group was closed",
 ) -> None:
     """End ``actors`` and say that the group is gone; runs on close, when it is collected, or at the driver's exit.
 
-    A group that shares its processes with others passes no actors: their own group ends them.
+    A group that shares its processes with others passes no actors: their own group ends them. Nor does one whose
+    workers live on; ``reason`` then says so.
     """
     ended = [rank for rank in range(world_size) if rank not in dead]
     # Before they are killed: a call still in flight would else tell of each as a death.
@@ -68,5 +75,5 @@ def let_go(
         runtime.cluster.kill(actor)
     now_ns = runtime.clock.now_ns()
     for rank in ended:
-        runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason="the group was closed"))
+        runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason=reason))
     runtime.bus.emit(GroupClosed(now_ns, group, pool))

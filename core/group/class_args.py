@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core import runtime as runtimes
+from core.cluster import ActorHandle, SpawnRequest
 from core.errors import UsageError
+from core.pool import device_resource
+from core.worker import self_built_class
 
 
 class ClassWithInitArgs:
@@ -52,6 +56,63 @@ class RayClassWithInitArgs(ClassWithInitArgs):
     def update_options(self, options: Mapping[str, Any]) -> None:
         """Add options of the cluster's own for the workers' processes; later ones win."""
         self._options.update(options)
+
+    def __call__(
+        self,
+        placement_group: Any = None,
+        placement_group_bundle_idx: int = 0,
+        use_gpu: bool = True,
+        num_gpus: float = 1,
+        sharing_with: ActorHandle | None = None,
+        device_name: str = "cuda",
+    ) -> ActorHandle:
+        """Start one worker outside any group and return the cluster's handle of it; nobody waits for it.
+
+        Args:
+            placement_group: One of ``RayResourcePool.get_placement_groups()``.
+            placement_group_bundle_idx: Which of its bundles.
+            use_gpu: Whether the worker takes ``num_gpus`` of the bundle's accelerator.
+            num_gpus: See ``use_gpu``; may be a fraction.
+            sharing_with: A worker whose node and devices this one shares instead: it takes none of its own, and the
+                constructor is handed the devices as ``cuda_visible_devices``.
+            device_name: "cuda", "npu" or "cpu".
+
+        Raises:
+            UsageError: There is neither a placement group nor a worker to share with, or no such bundle.
+            WorkerDiedError: The worker to share with is gone.
+        """
+        cluster = runtimes.current().cluster
+        actor_class = self_built_class(self.user_class)
+        options = self.spawn_options()
+        if sharing_with is not None:
+            try:
+                (devices,) = cluster.fetch([cluster.ask(sharing_with, "get_cuda_visible_devices", (), {})])
+            except AttributeError:
+                raise UsageError("sharing_with must be a worker, one of a class derived from core.Worker") from None
+            kwargs = {**self.kwargs, "cuda_visible_devices": devices}
+            return cluster.spawn(
+                SpawnRequest(actor_class, "", beside=sharing_with, args=self.args, kwargs=kwargs, options=options)
+            )
+        if placement_group is None:
+            raise UsageError("a worker needs a placement group and a bundle of it, or sharing_with another worker")
+        placement = cluster.adopt("", [placement_group])
+        slot = {slot.bundle_index: slot for slot in placement.slots}.get(placement_group_bundle_idx)
+        if slot is None:
+            raise UsageError(f"a placement group of {len(placement.slots)} has no bundle {placement_group_bundle_idx}")
+        device = device_resource(device_name)
+        return cluster.spawn(
+            SpawnRequest(
+                actor_class,
+                "",
+                placement=placement,
+                slot=slot,
+                args=self.args,
+                kwargs=self.kwargs,
+                num_gpus=num_gpus if use_gpu and device else 0.0,
+                device=device or "GPU",
+                options=options,
+            )
+        )
 
     def spawn_options(self) -> dict[str, Any]:
         """Return a fresh copy of the options of one worker's process."""

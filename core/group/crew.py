@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -41,3 +42,32 @@ class Crew:
     def world_size(self) -> int:
         """Return the number of ranks."""
         return len(self.actors)
+
+
+class Drained:
+    """Called when a call has no rank out any more: lets the pool's gate know. Holds no group."""
+
+    def __init__(self, unfinished: dict[int, CallTracker], lock: threading.Lock, gate: Gate) -> None:
+        self._unfinished, self._lock, self._gate = unfinished, lock, gate
+
+    def __call__(self, tracker: CallTracker) -> None:
+        with self._lock:
+            self._unfinished.pop(tracker.facts.call_id, None)
+        self._gate.leave()
+
+
+class Behind:
+    """Says which ranks still work on calls that the driver has seen fail: the next call waits for them."""
+
+    def __init__(self, unfinished: dict[int, CallTracker], lock: threading.Lock) -> None:
+        self._unfinished, self._lock = unfinished, lock
+
+    def __call__(self) -> list[str]:
+        with self._lock:
+            trackers = [tracker for tracker in self._unfinished.values() if tracker.has_failed]
+        return [
+            f"{'rank' if len(tracker.out) == 1 else 'ranks'} {', '.join(map(str, tracker.out))}, still in call "
+            f"{tracker.facts.call_id} {tracker.facts.method} which failed"
+            for tracker in trackers
+            if tracker.out
+        ]

@@ -9,11 +9,13 @@ from typing import Any
 
 from core.cluster import ActorHandle, Cluster, Placement, SpawnRequest
 from core.data.shares import Receipt
-from core.errors import CallTimeoutError, VersionSkewError, WorkerDiedError, WorkerStartError
+from core.errors import CallTimeoutError, UsageError, VersionSkewError, WorkerDiedError, WorkerStartError
+from core.group.class_args import RayClassWithInitArgs
 from core.group.clock import ClockAlignment
+from core.pool import RayResourcePool, device_resource
 from core.runtime import DriverClock
 from core.version import PACKAGE_PATH, VERSION
-from core.worker import WorkerIdentity, shell_class
+from core.worker import PROTECTED_VARIABLES, WorkerIdentity, shell_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,101 @@ class StartRequest:
     rendezvous: tuple[str, int] | None
     port_candidates: Sequence[int]
     timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartSettings:
+    """How a group's workers are to be started, as its constructor was told."""
+
+    strategy: str
+    device_name: str
+    use_gpu: bool | None
+    detached: bool
+    rendezvous: tuple[str, int] | None
+    port_candidates: Sequence[int]
+    worker_env: Mapping[str, str]
+    nsight: Mapping[str, Any] | None
+    timeout_s: float
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        bin_pack: bool,
+        device_name: str,
+        use_gpu: bool | None,
+        detached: bool,
+        rendezvous: tuple[str | None, int | str | None],
+        master_port_range: Sequence[int] | None,
+        worker_env: Mapping[str, str],
+        nsight: tuple[Sequence[int] | None, Mapping[str, Any] | None],
+        timeout_s: float,
+    ) -> StartSettings:
+        """Check a constructor's arguments.
+
+        Raises:
+            UsageError: One makes no sense.
+        """
+        profile_steps, options = nsight
+        if profile_steps and options is None:
+            raise UsageError(f"profile_steps={list(profile_steps)} needs worker_nsight_options")
+        return cls(
+            strategy="STRICT_PACK" if bin_pack else "PACK",
+            device_name=device_name,
+            use_gpu=use_gpu,
+            detached=detached,
+            rendezvous=_checked_rendezvous(*rendezvous),
+            port_candidates=range(*master_port_range) if master_port_range is not None else (0,),
+            worker_env=_checked_environment(worker_env),
+            nsight=options if profile_steps and device_resource(device_name) == "GPU" else None,
+            timeout_s=timeout_s,
+        )
+
+    def pool_of(self, process_on_nodes: Sequence[int]) -> RayResourcePool:
+        """Return a pool for this group alone."""
+        use_gpu = self.use_gpu is not False and bool(device_resource(self.device_name))
+        return RayResourcePool(list(process_on_nodes), use_gpu=use_gpu, detached=self.detached)
+
+    def place(self, pool: RayResourcePool) -> Placement:
+        """Return the pool's slots, reserving them on first use.
+
+        Raises:
+            UsageError: The workers are to outlive the driver and the slots do not.
+            PlacementError: The pool does not fit.
+        """
+        if self.detached and not pool.detached:
+            raise UsageError(
+                f"detached workers need a detached pool, the slots of {pool.name} end with the driver and they with "
+                f"them; make it with detached=True"
+            )
+        return pool.placement_or_reserved(self.strategy, self.device_name)
+
+    def request(
+        self, group: str, prefix: str, made_of: RayClassWithInitArgs, pool: RayResourcePool, placement: Placement
+    ) -> StartRequest:
+        """Return what is asked of the cluster."""
+        device = device_resource(self.device_name)
+        takes_gpu = bool(device) and (pool.use_gpu if self.use_gpu is None else self.use_gpu)
+        options = made_of.spawn_options()
+        if self.detached:
+            options["lifetime"] = "detached"
+        if self.nsight is not None:
+            options["runtime_env"] = {**options.get("runtime_env", {}), "nsight": dict(self.nsight)}
+        return StartRequest(
+            group=group,
+            prefix=prefix,
+            user_class=made_of.user_class,
+            args=made_of.args,
+            kwargs=made_of.kwargs,
+            placement=placement,
+            device=device or "GPU",
+            gpu_share=1.0 / pool.max_colocate_count if takes_gpu else 0.0,
+            options=options,
+            worker_env=self.worker_env,
+            rendezvous=self.rendezvous,
+            port_candidates=self.port_candidates,
+            timeout_s=self.timeout_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +182,8 @@ def start_workers(cluster: Cluster, clock: DriverClock, request: StartRequest) -
             )
         address, port = request.rendezvous or _rendezvous(cluster, actors[0], request, deadline)
         identities = _construct(cluster, actors, request, (address, port), deadline)
-        _check_versions(identities, names)
-        clocks = _align_clocks(cluster, clock, actors, deadline)
+        check_versions(identities, names)
+        clocks = align_clocks(cluster, clock, actors, deadline)
     except BaseException as error:
         for actor in actors:
             cluster.kill(actor)
@@ -138,7 +235,7 @@ def _construct(
     return tuple(cluster.fetch([one.result for one in submitted], _left_s(deadline)))
 
 
-def _align_clocks(
+def align_clocks(
     cluster: Cluster, clock: DriverClock, actors: Sequence[ActorHandle], deadline: float
 ) -> tuple[ClockAlignment, ...]:
     """Learn each worker's clock from two quick round trips, one worker at a time, so that none waits for another."""
@@ -152,7 +249,12 @@ def _align_clocks(
     return clocks
 
 
-def _check_versions(identities: Sequence[WorkerIdentity], names: Sequence[str]) -> None:
+def check_versions(identities: Sequence[WorkerIdentity], names: Sequence[str]) -> None:
+    """Compare each worker's Podium with the driver's.
+
+    Raises:
+        VersionSkewError: One differs.
+    """
     for identity, name in zip(identities, names, strict=True):
         if (identity.version, identity.path) != (VERSION, PACKAGE_PATH):
             driver, worker = f"{VERSION} in {PACKAGE_PATH}", f"{identity.version} in {identity.path}"
@@ -189,3 +291,25 @@ def _explained(error: BaseException, request: StartRequest, names: Sequence[str]
             timeout_s=request.timeout_s,
         )
     return error
+
+
+def _checked_rendezvous(master_addr: str | None, master_port: int | str | None) -> tuple[str, int] | None:
+    if master_addr is None and master_port is None:
+        return None
+    if master_addr is None or master_port is None:
+        raise UsageError(
+            f"master_addr={master_addr!r} and master_port={master_port!r} belong together: give both or none"
+        )
+    try:
+        return master_addr, int(master_port)
+    except ValueError:
+        raise UsageError(f"master_port={master_port!r} is no number") from None
+
+
+def _checked_environment(worker_env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in worker_env.items():
+        if name in PROTECTED_VARIABLES:
+            raise UsageError(f"worker_env must not set {name}: every worker is given its own; take it out")
+        if not isinstance(value, str):
+            raise UsageError(f"worker_env[{name!r}] must be a string, got {type(value).__name__}")
+    return dict(worker_env)

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from core import runtime as runtimes
 from core.cluster import ActorHandle
 from core.data.shares import Uneven
 from core.dispatch import Execute
@@ -19,13 +20,13 @@ from core.group.announce import announce_group, let_go
 from core.group.bind import Method, bind, registered_methods
 from core.group.call import called_by_name, perform
 from core.group.class_args import RayClassWithInitArgs
-from core.group.crew import Crew
+from core.group.crew import Behind, Crew, Drained
+from core.group.detached import find_workers
 from core.group.health import AlivenessWatch, abort_driver
-from core.group.start import Started, StartRequest, start_workers
+from core.group.start import Started, StartSettings, start_workers
 from core.group.track import CallTracker
-from core.pool import RayResourcePool, device_resource
+from core.pool import RayResourcePool
 from core.runtime import Runtime
-from core.worker import PROTECTED_VARIABLES
 from core.worker.fused import FusedWorker, Role
 
 P = ParamSpec("P")
@@ -35,7 +36,7 @@ W = TypeVar("W")
 class RayWorkerGroup:
     """One worker per slot of a pool. Its registered methods are the group's own: calling one runs it on the ranks.
 
-    ``close``, leaving a ``with`` block, or dropping the last reference ends the workers.
+    ``close``, leaving a ``with`` block, or dropping the last reference ends the workers; detached ones only ``close``.
     """
 
     def __init__(
@@ -44,6 +45,9 @@ class RayWorkerGroup:
         ray_cls_with_init: RayClassWithInitArgs | None = None,
         bin_pack: bool = True,
         name_prefix: str | None = None,
+        detached: bool = False,
+        worker_names: Sequence[str] | None = None,
+        worker_handles: Sequence[ActorHandle] | None = None,
         *,
         device_name: str = "cuda",
         use_gpu: bool | None = None,
@@ -51,6 +55,8 @@ class RayWorkerGroup:
         master_port: int | str | None = None,
         master_port_range: Sequence[int] | None = None,
         worker_env: Mapping[str, str] | None = None,
+        profile_steps: Sequence[int] | None = None,
+        worker_nsight_options: Mapping[str, Any] | None = None,
         ray_wait_register_center_timeout: float = 300.0,
         uneven: str | Uneven | None = None,
     ) -> None:
@@ -61,12 +67,17 @@ class RayWorkerGroup:
             ray_cls_with_init: The worker class with its constructor's arguments.
             bin_pack: Whether the processes of a node's list entry must be on one node.
             name_prefix: The group's name in the record; it also starts the workers' names on the cluster.
+            detached: Whether the workers outlive this driver; the pool must be detached too. Only ``close`` ends them.
+            worker_names: Instead of a pool: workers that exist, by name; see ``from_detached``.
+            worker_handles: Instead of a pool: workers that exist.
             device_name: "cuda", "npu" or "cpu".
             use_gpu: Whether a worker takes a share of its slot's accelerator; as the pool has it when not given.
             master_addr: With ``master_port``: a rendezvous of your own instead of one found on rank 0's node.
             master_port: See ``master_addr``.
             master_port_range: ``(first, end)`` of the ports that rank 0 tries.
             worker_env: Variables for the workers' processes, there before anything is imported.
+            profile_steps: When not empty, workers on GPUs run under Nsight Systems with ``worker_nsight_options``.
+            worker_nsight_options: See ``profile_steps``; passed on to the cluster as they are.
             ray_wait_register_center_timeout: Seconds to wait for the workers.
             uneven: What to do with rows that do not divide, for methods that do not say: "error", "pad" or "split".
 
@@ -75,37 +86,71 @@ class RayWorkerGroup:
             PlacementError: The pool does not fit on the cluster, or has no room for one more group.
             WorkerStartError: A worker did not come up; those that did are gone again.
         """
-        if ray_cls_with_init is None or resource_pool is None:
-            raise UsageError("RayWorkerGroup needs a resource pool and a RayClassWithInitArgs")
-        rendezvous = _rendezvous(master_addr, master_port)
-        environment = _checked_environment(worker_env or {})
-        self._class_args = ray_cls_with_init
-        methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
-        pool = (
-            resource_pool
-            if isinstance(resource_pool, RayResourcePool)
-            else RayResourcePool(
-                list(resource_pool), use_gpu=use_gpu is not False and bool(device_resource(device_name))
+        exist = worker_names is not None or worker_handles is not None
+        if ray_cls_with_init is None or (resource_pool is None) is not exist:
+            raise UsageError(
+                "RayWorkerGroup needs a RayClassWithInitArgs, and either a resource pool or workers that exist"
             )
+        settings = StartSettings.checked(
+            bin_pack=bin_pack,
+            device_name=device_name,
+            use_gpu=use_gpu,
+            detached=detached or exist,
+            rendezvous=(master_addr, master_port),
+            master_port_range=master_port_range,
+            worker_env=worker_env or {},
+            nsight=(profile_steps, worker_nsight_options),
+            timeout_s=ray_wait_register_center_timeout,
         )
+        self._class_args = ray_cls_with_init
+        self._detached = settings.detached
+        methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
         name = name_prefix or ray_cls_with_init.user_class.__name__
-        self._settle(pool, name, name_prefix, None if uneven is None else as_uneven(uneven))
-        self._owns_pool = pool is not resource_pool
+        how = None if uneven is None else as_uneven(uneven)
+        if resource_pool is None:
+            found = find_workers(runtimes.current(), worker_names, worker_handles, settings.timeout_s)
+            self._settle(found.pool, name, name_prefix, how)
+            found.pool.admit(self)
+            self._bind(found.started, methods)
+            return
+        own = None if isinstance(resource_pool, RayResourcePool) else settings.pool_of(resource_pool)
+        self._settle(own or cast("RayResourcePool", resource_pool), name, name_prefix, how)
+        self._owns_pool = own is not None
         try:
-            started = self._start(
-                bin_pack,
-                device_name,
-                use_gpu,
-                rendezvous,
-                master_port_range,
-                environment,
-                ray_wait_register_center_timeout,
-            )
+            started = self._start(settings)
         except BaseException:
-            if self._owns_pool:
-                self._pool.close()
+            if own is not None:
+                own.close()
             raise
         self._bind(started, methods)
+
+    @classmethod
+    def from_detached(
+        cls,
+        name_prefix: str | None = None,
+        worker_names: Sequence[str] | None = None,
+        worker_handles: Sequence[ActorHandle] | None = None,
+        ray_cls_with_init: RayClassWithInitArgs | None = None,
+        **kwargs: Any,
+    ) -> RayWorkerGroup:
+        """Return a group over workers that exist, started detached by this driver or another in the same namespace.
+
+        Item ``i`` of the names or handles becomes rank ``i``. Nothing is reserved; only ``close`` ends the workers.
+        ``kwargs`` are those of the constructor.
+
+        Raises:
+            UsageError: Names or handles make no sense, or one is no worker of Podium's.
+            UnknownNameError: No worker of that name lives.
+            WorkerDiedError: One is gone.
+        """
+        return cls(
+            None,
+            ray_cls_with_init,
+            name_prefix=name_prefix,
+            worker_names=worker_names if worker_names is not None or worker_handles is not None else (),
+            worker_handles=worker_handles,
+            **kwargs,
+        )
 
     @classmethod
     def of(
@@ -127,36 +172,11 @@ class RayWorkerGroup:
         group = cls(resource_pool, RayClassWithInitArgs(worker_class, *args, **kwargs))
         return cast("W", group)
 
-    def _start(
-        self,
-        bin_pack: bool,
-        device_name: str,
-        use_gpu: bool | None,
-        rendezvous: tuple[str, int] | None,
-        master_port_range: Sequence[int] | None,
-        worker_env: Mapping[str, str],
-        timeout_s: float,
-    ) -> Started:
+    def _start(self, settings: StartSettings) -> Started:
         pool = self._pool
-        placement = pool.placement_or_reserved("STRICT_PACK" if bin_pack else "PACK", device_name)
+        placement = settings.place(pool)
         pool.admit(self)
-        device = device_resource(device_name)
-        takes_gpu = bool(device) and (pool.use_gpu if use_gpu is None else use_gpu)
-        request = StartRequest(
-            group=self.name,
-            prefix=self.name_prefix,
-            user_class=self._class_args.user_class,
-            args=self._class_args.args,
-            kwargs=self._class_args.kwargs,
-            placement=placement,
-            device=device or "GPU",
-            gpu_share=1.0 / pool.max_colocate_count if takes_gpu else 0.0,
-            options=self._class_args.spawn_options(),
-            worker_env=worker_env,
-            rendezvous=rendezvous,
-            port_candidates=range(*master_port_range) if master_port_range is not None else (0,),
-            timeout_s=timeout_s,
-        )
+        request = settings.request(self.name, self.name_prefix, self._class_args, pool, placement)
         try:
             return start_workers(self._runtime.cluster, self._runtime.clock, request)
         except BaseException:
@@ -178,17 +198,18 @@ class RayWorkerGroup:
             nodes=tuple(slot.node for slot in pool.placement_now.slots),
             clocks=started.clocks,
             uneven=self._uneven,
-            drained=_Drained(self._unfinished, self._lock, pool.gate),
-            behind=_Behind(self._unfinished, self._lock),
+            drained=Drained(self._unfinished, self._lock, pool.gate),
+            behind=Behind(self._unfinished, self._lock),
             unfinished=self._unfinished,
         )
         self._world_size = len(started.actors)
         self.master_address = started.master_addr
         self.master_port = str(started.master_port)
         announce_group(self.name, pool, self._class_args.user_class, started, methods)
-        own_actors = started.actors if parent is None else ()
+        own_actors = started.actors if parent is None and not self._detached else ()
+        reason = "the driver is done, the workers live on" if self._detached else "the group was closed"
         self._finalizer = weakref.finalize(
-            self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, self._crew.dead
+            self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, self._crew.dead, reason
         )
         for method in methods:
             setattr(self, method.name, bind(method, self._perform))
@@ -226,6 +247,7 @@ class RayWorkerGroup:
             )
         view = object.__new__(type(self))
         view._class_args = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
+        view._detached = self._detached
         view._settle(self._pool, role, self.name_prefix, self._uneven, role=role)
         view._bind(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
         return view
@@ -319,18 +341,33 @@ class RayWorkerGroup:
         self._watch.start()
 
     def close(self) -> None:
-        """End the workers; may be called twice. A pool made for this group alone is closed too."""
-        if self._crew is None:
+        """End the workers, detached ones too; may be called twice. A pool made for this group alone is closed too."""
+        crew = self._crew
+        if crew is None:
             return
+        own_actors = crew.actors if self._parent is None else ()
+        self._leave()
+        self._finalizer.detach()
+        let_go(self._runtime, self.name, self._pool.name, self._world_size, own_actors, crew.dead)
+        if self._owns_pool:
+            self._pool.close()
+
+    def let_go(self) -> None:
+        """Do what is due when the driver is done: ``close``, or leave detached workers to live on."""
+        if not self._detached:
+            self.close()
+        elif self._crew is not None:
+            self._leave()
+            self._finalizer()
+
+    def _leave(self) -> None:
+        """Take no more calls and give up the place on the pool."""
         self._crew = None
         if self._watch is not None:
             self._watch.stop()
-        self._finalizer()
         if self._parent is None:
             self._pool.dismiss(self.name)
         self._parent = None
-        if self._owns_pool:
-            self._pool.close()
 
     def __enter__(self) -> RayWorkerGroup:
         return self
@@ -338,63 +375,12 @@ class RayWorkerGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.let_go()
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Tell type checkers that a group has its class's registered methods."""
-
-
-class _Drained:
-    """Called when a call has no rank out any more: lets the pool's gate know. Holds no group."""
-
-    def __init__(self, unfinished: dict[int, CallTracker], lock: threading.Lock, gate: Any) -> None:
-        self._unfinished, self._lock, self._gate = unfinished, lock, gate
-
-    def __call__(self, tracker: CallTracker) -> None:
-        with self._lock:
-            self._unfinished.pop(tracker.facts.call_id, None)
-        self._gate.leave()
-
-
-class _Behind:
-    """Says which ranks still work on calls that the driver has seen fail: the next call waits for them."""
-
-    def __init__(self, unfinished: dict[int, CallTracker], lock: threading.Lock) -> None:
-        self._unfinished, self._lock = unfinished, lock
-
-    def __call__(self) -> list[str]:
-        with self._lock:
-            trackers = [tracker for tracker in self._unfinished.values() if tracker.has_failed]
-        return [
-            f"{'rank' if len(tracker.out) == 1 else 'ranks'} {', '.join(map(str, tracker.out))}, still in call "
-            f"{tracker.facts.call_id} {tracker.facts.method} which failed"
-            for tracker in trackers
-            if tracker.out
-        ]
-
-
-def _rendezvous(master_addr: str | None, master_port: int | str | None) -> tuple[str, int] | None:
-    if master_addr is None and master_port is None:
-        return None
-    if master_addr is None or master_port is None:
-        raise UsageError(
-            f"master_addr={master_addr!r} and master_port={master_port!r} belong together: give both or none"
-        )
-    try:
-        return master_addr, int(master_port)
-    except ValueError:
-        raise UsageError(f"master_port={master_port!r} is no number") from None
-
-
-def _checked_environment(worker_env: Mapping[str, str]) -> dict[str, str]:
-    for name, value in worker_env.items():
-        if name in PROTECTED_VARIABLES:
-            raise UsageError(f"worker_env must not set {name}: every worker is given its own; take it out")
-        if not isinstance(value, str):
-            raise UsageError(f"worker_env[{name!r}] must be a string, got {type(value).__name__}")
-    return dict(worker_env)
 
 
 _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {
@@ -403,6 +389,7 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "master_address",
     "master_port",
     "_class_args",
+    "_detached",
     "_collect_info",
     "_crew",
     "_dispatch_info",

@@ -28,6 +28,10 @@ class Tenant(Protocol):
         """End its workers."""
         ...
 
+    def let_go(self) -> None:
+        """End its workers unless they are to outlive the driver."""
+        ...
+
 
 class ResourcePool:
     """A list of processes per node."""
@@ -85,7 +89,8 @@ class RayResourcePool(ResourcePool):
     """Slots on the cluster: a bundle ``{CPU: max_colocate_count, GPU: 1}`` per process.
 
     The slots are reserved by the first worker group, or by ``get_placement_groups``; ``close``, or leaving a ``with``
-    block, ends the groups and gives them back.
+    block, ends the groups and gives them back. A detached pool outlives a ``with`` block and the driver: only ``close``
+    ends it.
     """
 
     def __init__(
@@ -311,13 +316,21 @@ class RayResourcePool(ResourcePool):
             self._parents = ()
         self.runtime.forget_pool(self.name)
 
+    def let_go(self) -> None:
+        """Do what is due when the driver is done: ``close``, or leave a detached pool with its detached groups."""
+        if not self.detached:
+            self.close()
+            return
+        for tenant in list(self._tenants.values()):
+            tenant.let_go()
+
     def __enter__(self) -> RayResourcePool:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.let_go()
 
 
 def _leave_slots(tenants: dict[tuple[int, int], set[str]], keys: Sequence[tuple[int, int]], name: str) -> None:

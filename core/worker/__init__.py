@@ -2,7 +2,7 @@
 
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts
 from core.worker.fused import FusedWorker
-from core.worker.shell import Header, WorkerIdentity, plain_answer_name, shell_class
+from core.worker.shell import Header, WorkerIdentity, plain_answer_name, self_built_class, shell_class
 from core.worker.worker import Worker
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "Worker",
     "WorkerIdentity",
     "plain_answer_name",
+    "self_built_class",
     "shell_class",
 ]

@@ -37,7 +37,7 @@ from core.data.shares import Receipt, Share
 from core.dispatch import registration_of
 from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError, WorkerStartError, traceback_text
 from core.version import PACKAGE_PATH, VERSION
-from core.worker.facts import visible_devices
+from core.worker.facts import RankFacts, visible_devices
 from core.worker.ports import hold_port
 
 
@@ -119,6 +119,14 @@ class ActorShell:
             ) from None
         identity = WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH)
         return identity, _receipt(started_ns)
+
+    def _podium_describe(self) -> tuple[tuple[WorkerIdentity, RankFacts], bytes]:
+        """Say who this is and which place it was told, to a driver that found this worker; alone without a place."""
+        started_ns = time.monotonic_ns()
+        facts = RankFacts.read({"RANK": "0", "WORLD_SIZE": "1", **environ()})
+        return (WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH), facts), _receipt(
+            started_ns
+        )
 
     def _podium_ping(self) -> tuple[None, bytes]:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
@@ -369,3 +377,24 @@ def shell_class(user_class: type) -> type:
     shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
     _shells[user_class] = shell
     return shell
+
+
+_self_built: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
+def self_built_class(user_class: type) -> type:
+    """Return the shell of a class that is built by its own constructor, for a worker outside any group."""
+    known = _self_built.get(user_class)
+    if known is not None:
+        return known
+
+    def build(self: ActorShell, *args: Any, **kwargs: Any) -> None:
+        construct: Callable[..., None] = user_class.__init__  # type: ignore[misc]
+        construct(self, *args, **kwargs)
+
+    def fill(namespace: dict[str, Any]) -> None:
+        namespace.update(__init__=build, __module__=user_class.__module__, __qualname__=user_class.__qualname__)
+
+    built = types.new_class(user_class.__name__, (shell_class(user_class),), exec_body=fill)
+    _self_built[user_class] = built
+    return built
