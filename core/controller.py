@@ -119,8 +119,8 @@ def init(num_cpus: float | None = None, num_gpus: float | None = None, **options
     """Say how to start Ray if nobody has by the time a pool needs it.
 
     ``num_cpus`` and ``num_gpus`` are logical resources: with ``num_gpus=8`` a machine without GPUs takes pools of
-    eight. ``options`` go to ``ray.init``. Nothing happens to a Ray that runs already, or to a cluster that RAY_ADDRESS
-    names.
+    eight. What was set before stays where an argument is not given, and what the command line set stays. ``options`` go
+    to ``ray.init``. Nothing happens to a Ray that runs already, or to a cluster that RAY_ADDRESS names.
 
     Raises:
         UsageError: The cluster is in use already.
@@ -128,8 +128,10 @@ def init(num_cpus: float | None = None, num_gpus: float | None = None, **options
     if runtimes.current().connected:
         raise UsageError("core.init comes too late, the cluster is in use already; call it before the first pool")
     settings = runtimes.ray_options
-    settings.num_cpus, settings.num_gpus = num_cpus, num_gpus
-    settings.options = dict(options)
+    if not settings.pinned:
+        settings.num_cpus = settings.num_cpus if num_cpus is None else num_cpus
+        settings.num_gpus = settings.num_gpus if num_gpus is None else num_gpus
+    settings.options |= options
 
 
 def get(refs: Ref | Sequence[Ref]) -> Any:

@@ -143,6 +143,12 @@ class RayOptions:
         self.num_cpus: float | None = None
         self.num_gpus: float | None = None
         self.options: dict[str, Any] = {}
+        self.pinned = False
+
+    def pin(self, num_cpus: float | None, num_gpus: float | None) -> None:
+        """Set the logical resources for good: a script's own wish does not change them any more."""
+        self.num_cpus, self.num_gpus = num_cpus, num_gpus
+        self.pinned = True
 
 
 ray_options = RayOptions()

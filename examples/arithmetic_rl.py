@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 from arithmetic import grpo, task
-from arithmetic.columns import column
 from arithmetic.recipe import Recipe
 from arithmetic.workers import Actor, Reference, Rollout
 from torch import Tensor
@@ -26,7 +25,7 @@ FULL_STEPS, SHORT_STEPS = 80, 15
 def exact_match(rollout: RayWorkerGroup, prompts: Tensor) -> float:
     """Return the share of ``prompts``, ``(n, PROMPT_LENGTH)``, whose likeliest answer is right in every character."""
     batch = DataProto.from_dict(tensors={"prompts": prompts}, meta_info={"greedy": True})
-    return task.verify(prompts, column(rollout.generate_sequences(batch), "responses")).mean().item()
+    return task.verify(prompts, rollout.generate_sequences(batch).batch["responses"]).mean().item()
 
 
 def start_supervised(
@@ -51,7 +50,7 @@ def reinforce(
     batch.union(rollout.generate_sequences(batch))
     reference_log_probs = reference.compute_log_prob(batch)  # a future: the actor works meanwhile
     batch.union(actor.compute_log_prob(batch)).union(reference_log_probs.get())
-    rewards = task.verify(column(batch, "prompts"), column(batch, "responses"))
+    rewards = task.verify(batch.batch["prompts"], batch.batch["responses"])
     advantages = grpo.group_advantages(rewards, recipe.group_size)
     divergences = actor.update(batch.union(DataProto.from_dict(tensors={"advantages": advantages})))
     rollout.load_weights(actor.weights())
@@ -72,8 +71,12 @@ def train(recipe: Recipe, n_steps: int, trainers: RayResourcePool, generators: R
     for step in core.steps(n_steps):
         prompts = task.draw_prompts(problems.train, recipe.n_prompts, generator)
         reward, divergence = reinforce(actor, reference, rollout, recipe, prompts)
-        step.log(reward=reward, kl=divergence)
-        print(f"step {step.index}/{n_steps}: reward {reward:.3f}, KL to the reference {divergence:.3f}", flush=True)
+        accuracy = exact_match(rollout, task.draw_prompts(problems.train, recipe.n_prompts, generator))
+        step.log(reward=reward, accuracy=accuracy, kl=divergence)
+        print(
+            f"step {step.index}/{n_steps}: reward {reward:.3f}, accuracy {accuracy:.2f}, KL {divergence:.3f}",
+            flush=True,
+        )
     return before, exact_match(rollout, problems.held_out)
 
 

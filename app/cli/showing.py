@@ -18,7 +18,6 @@ from app.cli.say import CommandError, Exit, message
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
 from core import runtime
-from core.controller import init
 
 _HOST = typer.Option("--host", help="Where to listen; anything but this machine's loopback needs --i-know.")
 _PORT = typer.Option("--port", help="The port, 0 for a free one.")
@@ -141,7 +140,7 @@ def _let_go() -> None:
 def _use_logical_resources(num_cpus: float | None, num_gpus: float | None) -> None:
     """Tell core what the Ray it may start should offer; nothing is started here."""
     if num_cpus is not None or num_gpus is not None:
-        init(num_cpus=num_cpus, num_gpus=num_gpus)
+        runtime.ray_options.pin(num_cpus, num_gpus)
 
 
 def _demo_script() -> Path:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, distributed, nn
 
 from arithmetic import grpo
-from arithmetic.columns import column
 from arithmetic.model import TinyLM
 from arithmetic.recipe import Recipe
 from core import DataProto, Dispatch, Execute, Worker, register
@@ -36,7 +35,7 @@ class Policy(Worker):
     @torch.no_grad()
     def _log_probs(self, batch: DataProto) -> Tensor:
         """Return log p of the batch's responses, ``(rows, ANSWER_LENGTH)``."""
-        return self.model.log_probs(column(batch, "prompts"), column(batch, "responses"))
+        return self.model.log_probs(batch.batch["prompts"], batch.batch["responses"])
 
 
 class Actor(Policy):
@@ -54,7 +53,7 @@ class Actor(Policy):
         """Learn the right ``responses`` to ``prompts``, an update for each part of the lesson; return the mean loss."""
         losses = []
         for part in lesson.chunk(self.recipe.lesson_batches):
-            loss = -self.model.log_probs(column(part, "prompts"), column(part, "responses")).mean()
+            loss = -self.model.log_probs(part.batch["prompts"], part.batch["responses"]).mean()
             self._descend(loss, self.recipe.supervised_rate)
             losses.append(loss.item())
         return sum(losses) / len(losses)
@@ -70,10 +69,10 @@ class Actor(Policy):
         divergences = []
         for mini in self._minibatches(batch):
             loss, divergence = grpo.grpo_loss(
-                log_probs=self.model.log_probs(column(mini, "prompts"), column(mini, "responses")),
-                old_log_probs=column(mini, "old_log_probs"),
-                reference_log_probs=column(mini, "reference_log_probs"),
-                advantages=column(mini, "advantages"),
+                log_probs=self.model.log_probs(mini.batch["prompts"], mini.batch["responses"]),
+                old_log_probs=mini.batch["old_log_probs"],
+                reference_log_probs=mini.batch["reference_log_probs"],
+                advantages=mini.batch["advantages"],
                 clip=self.recipe.clip,
                 kl_weight=self.recipe.kl_weight,
             )
@@ -124,5 +123,5 @@ class Rollout(Policy):
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Return ``responses``, ``(rows, ANSWER_LENGTH)``, sampled or, if the meta says ``greedy``, the likeliest."""
-        answers = self.model.generate(column(prompts, "prompts"), greedy=prompts.meta_info["greedy"])
+        answers = self.model.generate(prompts.batch["prompts"], greedy=prompts.meta_info["greedy"])
         return DataProto.from_dict(tensors={"responses": answers})
