@@ -1,0 +1,58 @@
+"""Every route, command and event is described, and the README's first program is a program."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from fastapi.routing import APIRoute
+from typer.main import get_command
+
+from app.cli.program import program
+from core.events import Event
+from tests.app_doubles import House
+
+_ROOT = Path(__file__).parents[2]
+_REST = (_ROOT / "docs/rest.md").read_text()
+_EVENTS = (_ROOT / "docs/events.md").read_text()
+_README = (_ROOT / "README.md").read_text()
+
+
+def test_every_route_is_described() -> None:
+    routes = [route for route in House().app.routes if isinstance(route, APIRoute)]
+    assert len(routes) > 20
+    missing = [
+        f"{method} {route.path}"
+        for route in routes
+        for method in sorted((route.methods or set()) - {"HEAD"})
+        if f"`{method} {re.sub(r':path}', '}', route.path)}`" not in _REST
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("event", [kind.__name__ for kind in get_args(Event)])
+def test_every_event_is_described(event: str) -> None:
+    assert f"`{event}`" in _EVENTS
+
+
+def test_every_command_is_in_the_readme() -> None:
+    command = get_command(program())
+    names = list(getattr(command, "commands", {}))
+    assert names
+    missing = [name for name in names if f"podium {name}" not in _README and f"`{name}`" not in _README]
+    assert not missing
+
+
+def test_every_document_that_the_readme_links_is_there() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", _README) if "://" not in link]
+    assert links
+    assert not [link for link in links if not (_ROOT / link).exists()]
+
+
+def test_the_first_program_has_at_most_twenty_lines_and_compiles() -> None:
+    first = re.findall(r"```python\n(.*?)```", _README, re.DOTALL)[0]
+    ast.parse(first)
+    assert len([line for line in first.splitlines() if line.strip()]) <= 20
