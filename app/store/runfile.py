@@ -36,7 +36,7 @@ _STATE = update(
         "writer_lag_ns",
     ),
 )
-_BEAT = update(Run, ("heartbeat_wall_ns", "n_dropped"))
+_BEAT = update(Run, ("heartbeat_wall_ns", "n_dropped", "writer_lag_ns"))
 _END = update(Run, ("sequence", "heartbeat_wall_ns", "status", "clean_exit"))
 _PRUNED = update(Run, ("pruned_before_ns",))
 _PRUNE_LANE = (
@@ -128,13 +128,13 @@ class RunFile:
             self._put_state(batch, counters)
         return n_refused
 
-    def beat(self, n_dropped: int) -> None:
-        """Say that the driver lives.
+    def beat(self, n_dropped: int, writer_lag_ns: int) -> None:
+        """Say that the driver lives, what was dropped and how far the writer is behind.
 
         Raises:
             sqlite3.Error: It could not be written.
         """
-        self._open().execute(_BEAT, (time.time_ns(), n_dropped, _RUN_ID))
+        self._open().execute(_BEAT, (time.time_ns(), n_dropped, writer_lag_ns, _RUN_ID))
 
     def end(self, status: str, clean: bool, sequence: int) -> None:
         """Say how the run ended.

@@ -205,6 +205,9 @@ class Writer:
             self._take(items)
         if stopping and self._pending is None:
             self._take([], closing=True)
+        if not self._queue and self._pending is None:
+            # Nothing waits now: the oldest event of the next batch comes later than this.
+            self._popped_at = time.monotonic()
         self._tend()
 
     def _take(self, items: list[object], closing: bool = False) -> None:
@@ -279,7 +282,10 @@ class Writer:
         try:
             if now - self._beat_at >= self.options.heartbeat_s:
                 self._beat_at = now
-                self._file.beat(self._n_dropped)
+                idle = not self._queue and self._pending is None
+                if idle:
+                    self._counters = replace(self._counters, writer_lag_ns=0)
+                self._file.beat(self._n_dropped, self._counters.writer_lag_ns)
             # Room is needed most when nothing can be written.
             if not self._queue or self._pending is not None:
                 self._prune(now)
