@@ -14,9 +14,9 @@ from core.errors import WorkerMethodError
 class Echo:
     """Answers, remembers, fails, sleeps."""
 
-    def __init__(self) -> None:
-        """Remember nothing."""
-        self.seen: list[Any] = []
+    def __init__(self, seen: list[Any] | None = None, more: Any = None) -> None:
+        """Remember what is given, by default nothing."""
+        self.seen: list[Any] = list(seen or []) if more is None else [*(seen or []), more]
 
     def _podium_echo(self, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
         """Return what came, and a receipt."""

@@ -181,6 +181,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def adopt_actor(self, actor: ActorHandle) -> None:
+        """Make ready to ``submit`` to a worker process that this object has not started."""
+        ...
+
     def actor_id(self, actor: ActorHandle) -> str:
         """Return the cluster's own id of a worker process, as text."""
         ...

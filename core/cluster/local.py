@@ -104,7 +104,7 @@ class LocalActor:
 
     def __init__(self, request: SpawnRequest) -> None:
         """Start the thread; the object is built on it, as it would be in a process of its own."""
-        self.name = request.name
+        self.name = request.name or f"worker-{next(_numbers)}"
         self.killed = threading.Event()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         cloudpickle.dumps(request.actor_class)  # What Ray could not send fails here too.
@@ -366,6 +366,9 @@ class LocalCluster:
         if name not in living:
             raise UnknownNameError(f"no worker named {name!r} lives here", name=name, known=tuple(sorted(living)))
         return living[name]
+
+    def adopt_actor(self, actor: LocalActor) -> None:
+        """Do nothing: all workers are alike."""
 
     def actor_id(self, actor: LocalActor) -> str:
         """Return the worker's name: there is nothing else."""

@@ -32,6 +32,7 @@ class RayCluster:
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
         self._started_here = started_here
+        self._adopted: set[Any] = set()
 
     @classmethod
     def connect(cls, num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> RayCluster:
@@ -134,8 +135,11 @@ class RayCluster:
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
+        bound = getattr(actor, method)
+        if self._adopted and actor._actor_id in self._adopted:
+            bound = bound.options(num_returns=2)
         try:
-            result, receipt = getattr(actor, method).remote(*args, **kwargs)
+            result, receipt = bound.remote(*args, **kwargs)
         except RayActorError as error:
             raise _translated(error) from None
         return Submitted(result, receipt)
@@ -204,6 +208,10 @@ class RayCluster:
                 f"workers must be in the same: core.init(namespace=...) in both",
                 name=name,
             ) from None
+
+    def adopt_actor(self, actor: Any) -> None:
+        """Remember that the handle may not know how many returns a method has: another process made the class."""
+        self._adopted.add(actor._actor_id)
 
     def actor_id(self, actor: Any) -> str:
         """Return Ray's id of the actor."""

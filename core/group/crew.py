@@ -64,7 +64,7 @@ class Behind:
 
     def __call__(self) -> list[str]:
         with self._lock:
-            trackers = [tracker for tracker in self._unfinished.values() if tracker.has_failed]
+            trackers = [tracker for tracker in list(self._unfinished.values()) if tracker.has_failed]
         return [
             f"{'rank' if len(tracker.out) == 1 else 'ranks'} {', '.join(map(str, tracker.out))}, still in call "
             f"{tracker.facts.call_id} {tracker.facts.method} which failed"

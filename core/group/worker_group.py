@@ -89,7 +89,7 @@ class RayWorkerGroup:
         exist = worker_names is not None or worker_handles is not None
         if ray_cls_with_init is None or (resource_pool is None) is not exist:
             raise UsageError(
-                "RayWorkerGroup needs a RayClassWithInitArgs, and either a resource pool or workers that exist"
+                "RayWorkerGroup needs a resource pool or workers that exist, one of the two, and a RayClassWithInitArgs"
             )
         settings = StartSettings.checked(
             bin_pack=bin_pack,
@@ -261,9 +261,9 @@ class RayWorkerGroup:
         self._uneven = uneven
         self._role = role
         self._owns_pool = False
-        self.name = self._runtime.claim_group_name(name.rstrip("_"))
+        self.name: str = self._runtime.claim_group_name(name.rstrip("_"))
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
-        self._lock = threading.Lock()
+        self._lock: threading.Lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
         self._watch: AlivenessWatch | None = None
         self._dispatch_info: dict[str, list[int]] = {}

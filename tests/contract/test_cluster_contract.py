@@ -13,7 +13,7 @@ import pytest
 from core.cluster import Cluster, Outcome, Placement, ReserveRequest, SpawnRequest
 from core.cluster.fetching import fetch, is_ref
 from core.cluster.local import LocalCluster
-from core.errors import PlacementError, WorkerDiedError, WorkerMethodError
+from core.errors import PlacementError, UnknownNameError, WorkerDiedError, WorkerMethodError
 from tests.cluster_actors import Awaiting, Echo, Stillborn
 
 Spawn = Callable[..., Any]
@@ -57,6 +57,14 @@ def actor(spawn: Spawn) -> Any:
 def result(cluster: Cluster, actor: Any, method: str, *args: Any, **kwargs: Any) -> Any:
     """Run a method and return its value."""
     return cluster.fetch([cluster.submit(actor, method, args, kwargs).result], 60)[0]
+
+
+def keep_finding(cluster: Cluster, name: str, timeout_s: float = 20) -> None:
+    """Look for an actor that was killed until the cluster knows that it is gone, and raise what it then raises."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        cluster.find(name)
+        time.sleep(0.05)
 
 
 def test_it_says_what_it_is(cluster: Cluster) -> None:
@@ -240,6 +248,31 @@ def test_actors_have_ids_of_their_own(cluster: Cluster, spawn: Spawn, actor: Any
     assert cluster.actor_id(actor)
     assert cluster.actor_id(actor) != cluster.actor_id(other)
     cluster.kill(other)
+
+
+def test_an_actor_is_found_by_its_name_while_it_lives(cluster: Cluster, spawn: Spawn) -> None:
+    sought = spawn("sought", 1)
+    result(cluster, sought, "_podium_echo", "first")
+    found = cluster.find("sought")
+    cluster.adopt_actor(found)
+    assert cluster.actor_id(found) == cluster.actor_id(sought)
+    assert result(cluster, found, "_podium_seen")[0] == (("first",), {})
+    cluster.kill(found)
+    with pytest.raises(UnknownNameError, match="sought"):
+        keep_finding(cluster, "sought")
+
+
+def test_an_actor_without_a_name_is_built_with_arguments_beside_another(
+    cluster: Cluster, placement: Placement, actor: Any
+) -> None:
+    beside = cluster.spawn(
+        SpawnRequest(Echo, "", beside=actor, args=([1],), kwargs={"more": cluster.put("stored")}, num_cpus=0)
+    )
+    assert result(cluster, beside, "_podium_seen") == [1, "stored"]
+    assert cluster.node_of(beside) == cluster.node_of(actor) == placement.slots[0].node
+    cluster.kill(beside)
+    with pytest.raises(WorkerDiedError):
+        cluster.node_of(beside)
 
 
 def test_a_killed_actor_fails_what_it_runs_what_waits_and_what_comes_later(cluster: Cluster, spawn: Spawn) -> None:

@@ -1,0 +1,111 @@
+"""Workers that exist already: found by their names or handles, asked who they are, and led as a group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.cluster import ActorHandle, Placement, Slot
+from core.errors import CallTimeoutError, PlacementError, UsageError
+from core.group.start import Started, align_clocks, check_versions
+from core.pool import RayResourcePool
+from core.pool.resource_pool import Tenant
+from core.runtime import Runtime
+from core.worker import RankFacts, WorkerIdentity
+
+
+class FoundSlots(RayResourcePool):
+    """Stands for slots that others have reserved: nothing is reserved here and nothing given back."""
+
+    def admit(self, group: Tenant) -> None:
+        """Take the group of the workers that were found.
+
+        Raises:
+            PlacementError: Another group is wanted here; only who reserved the slots can place one.
+        """
+        if self.groups:
+            raise PlacementError(
+                f"pool {self.name} stands for workers that were found, group {group.name} cannot be started on slots "
+                f"that are not this driver's; make a pool of its own for it",
+                pool=self.name,
+            )
+        super().admit(group)
+
+    def _slot_keys(self) -> list[tuple[int, int]]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Workers that were found, in the order they were named, and what stands for their slots."""
+
+    pool: FoundSlots
+    started: Started
+
+
+def find_workers(
+    runtime: Runtime,
+    names: Sequence[str] | None,
+    handles: Sequence[ActorHandle] | None,
+    timeout_s: float,
+) -> Found:
+    """Find workers by name, or take their handles, and ask each who it is.
+
+    A worker's rank in the group is its place in the list; it keeps the rank that it was told when it was built. Handles
+    are held strongly.
+
+    Raises:
+        UsageError: There are none, one is named twice, names and handles differ in number, or one is no worker of
+            Podium's.
+        UnknownNameError: No worker of that name lives.
+        WorkerDiedError: One is gone.
+        VersionSkewError: One runs another Podium than this driver.
+        CallTimeoutError: One did not answer in time: it may be busy.
+    """
+    deadline = time.monotonic() + timeout_s
+    cluster = runtime.cluster
+    if names is not None and handles is not None and len(names) != len(handles):
+        raise UsageError(f"{len(names)} worker_names and {len(handles)} worker_handles do not belong together")
+    actors = tuple(handles) if handles is not None else tuple(cluster.find(name) for name in names or ())
+    known = tuple(names) if names is not None else tuple(cluster.actor_id(actor) for actor in actors)
+    if not known or len(set(known)) != len(known):
+        raise UsageError(f"a group needs workers, and each once; got {', '.join(known) or 'none'}")
+    described = [_describe(runtime, actor, name, deadline) for actor, name in zip(actors, known, strict=True)]
+    identities = tuple(identity for identity, _ in described)
+    check_versions(identities, known)
+    facts = described[0][1]
+    nodes = [cluster.node_of(actor) for actor in actors]
+    pool = FoundSlots(
+        [len(actors)], name_prefix=runtime.free_pool_name(facts.group.rstrip("_") or "found"), detached=True
+    )
+    pool.adopt_slots(_placement(pool.name, nodes), ())
+    clocks = align_clocks(cluster, runtime.clock, actors, deadline)
+    started = Started(actors, known, identities, clocks, facts.master_addr, int(facts.master_port or 0))
+    return Found(pool, started)
+
+
+def _describe(runtime: Runtime, actor: ActorHandle, name: str, deadline: float) -> tuple[WorkerIdentity, RankFacts]:
+    runtime.cluster.adopt_actor(actor)
+    try:
+        asked = runtime.cluster.submit(actor, "_podium_describe", (), {})
+        (described,) = runtime.cluster.fetch([asked.result], max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        raise CallTimeoutError(
+            f"worker {name} did not say who it is in time; it may be busy with another driver's call",
+            method="_podium_describe",
+        ) from None
+    except AttributeError:
+        raise UsageError(f"{name} is no worker that Podium started, it cannot be led as one") from None
+    identity, facts = described
+    return identity, facts
+
+
+def _placement(pool: str, nodes: Sequence[str]) -> Placement:
+    """Number the workers' slots by the nodes they are on."""
+    order = list(dict.fromkeys(nodes))
+    slots = []
+    for index, node in enumerate(nodes):
+        local_index = nodes[:index].count(node)
+        slots.append(Slot(index, node, order.index(node), local_index, order.index(node), local_index))
+    return Placement(pool, tuple(slots), ())
