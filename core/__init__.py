@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from core.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from core.controller import Controller, Step, get, init, steps
+    from core.controller import Controller, Step, get, init, parallel_put, steps
     from core.data import (
         BatchData,
         DataProto,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         MAGIC_ATTR,
         Dispatch,
         Execute,
+        _check_dispatch_mode,
         broadcast,
         collect_all_to_all,
         collect_dp_compute,
@@ -72,7 +73,9 @@ if TYPE_CHECKING:
         ResourcePool,
         ResourcePoolManager,
         SubRayResourcePool,
+        extract_pg_from_exist,
         merge_resource_pool,
+        sort_placement_group_by_node_ip,
         split_resource_pool,
     )
     from core.worker import FusedWorker, Worker
@@ -83,6 +86,7 @@ _HOMES = {
         "Step",
         "get",
         "init",
+        "parallel_put",
         "steps",
     ),
     "core.data": (
@@ -110,6 +114,7 @@ _HOMES = {
         "Dispatch",
         "Execute",
         "MAGIC_ATTR",
+        "_check_dispatch_mode",
         "broadcast",
         "collect_all_to_all",
         "collect_dp_compute",
@@ -147,7 +152,9 @@ _HOMES = {
         "ResourcePool",
         "ResourcePoolManager",
         "SubRayResourcePool",
+        "extract_pg_from_exist",
         "merge_resource_pool",
+        "sort_placement_group_by_node_ip",
         "split_resource_pool",
     ),
     "core.worker": (
@@ -193,6 +200,7 @@ __all__ = [
     "SubRayResourcePool",
     "Worker",
     "__version__",
+    "_check_dispatch_mode",
     "all_gather_data_proto",
     "broadcast",
     "check_workers_alive",
@@ -216,6 +224,7 @@ __all__ = [
     "dispatch_nd_compute",
     "dispatch_nd_compute_dataproto",
     "dispatch_one_to_all",
+    "extract_pg_from_exist",
     "fold_batch_dim",
     "get",
     "get_predefined_dispatch_fn",
@@ -225,11 +234,13 @@ __all__ = [
     "make_nd_compute_dataproto_dispatch_fn",
     "merge_resource_pool",
     "pad_dataproto_to_divisor",
+    "parallel_put",
     "per_rank",
     "register",
     "register_dispatch_mode",
     "serialize_single_tensor",
     "serialize_tensordict",
+    "sort_placement_group_by_node_ip",
     "split_resource_pool",
     "steps",
     "unfold_batch_dim",

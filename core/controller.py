@@ -7,6 +7,7 @@ steps of a run, and is the door for commands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, SupportsFloat
 
@@ -132,6 +133,24 @@ def init(num_cpus: float | None = None, num_gpus: float | None = None, **options
         settings.num_cpus = settings.num_cpus if num_cpus is None else num_cpus
         settings.num_gpus = settings.num_gpus if num_gpus is None else num_gpus
     settings.options |= options
+
+
+def parallel_put(data_list: Sequence[Any], max_workers: int | None = None) -> list[Ref]:
+    """Store values on the cluster, several at a time, and return their references in order.
+
+    ``max_workers`` is the number of threads, one per value and at most 16 when not given.
+
+    Raises:
+        UsageError: There are no values, or ``max_workers`` is not above zero.
+    """
+    if not data_list:
+        raise UsageError("parallel_put needs at least one value")
+    n_threads = min(len(data_list), 16) if max_workers is None else max_workers
+    if n_threads < 1:
+        raise UsageError(f"parallel_put needs at least one thread, got max_workers={max_workers}")
+    cluster = runtimes.current().cluster
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="podium-put") as pool:
+        return list(pool.map(cluster.put, data_list))
 
 
 def get(refs: Ref | Sequence[Ref]) -> Any:

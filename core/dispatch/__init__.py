@@ -11,7 +11,7 @@ from core.dispatch.mesh import (
     make_nd_compute_dataproto_dispatch_fn,
 )
 from core.dispatch.modes import Dispatch, Execute
-from core.dispatch.register import MAGIC_ATTR, Registration, register, registration_of
+from core.dispatch.register import MAGIC_ATTR, Registration, _check_dispatch_mode, register, registration_of
 from core.dispatch.rules import (
     DISPATCH_MODE_FN_REGISTRY,
     Call,
@@ -44,6 +44,7 @@ __all__ = [
     "PerRank",
     "RankArguments",
     "Registration",
+    "_check_dispatch_mode",
     "broadcast",
     "collect_all_to_all",
     "collect_dp_compute",

@@ -3,6 +3,7 @@
 from core.pool.derive import SubRayResourcePool, merge_resource_pool, split_resource_pool
 from core.pool.gate import LEGAL_MOVES, Gate, PoolState
 from core.pool.manager import ResourcePoolManager
+from core.pool.placements import extract_pg_from_exist, sort_placement_group_by_node_ip
 from core.pool.resource_pool import RayResourcePool, ResourcePool
 from core.pool.spec import PoolSpec, device_resource
 
@@ -16,6 +17,8 @@ __all__ = [
     "ResourcePoolManager",
     "SubRayResourcePool",
     "device_resource",
+    "extract_pg_from_exist",
     "merge_resource_pool",
+    "sort_placement_group_by_node_ip",
     "split_resource_pool",
 ]
