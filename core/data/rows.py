@@ -1,7 +1,8 @@
 """Rows of any value: counting, taking and joining them. Telling real rows from padding is ``identity``'s.
 
 Values with rows are DataProto, TensorDict, tensors, arrays, lists, dicts of tensors or arrays of one length, and any
-type that has ``chunk``, ``concat`` and a length. Everything else (a number, a dict of metrics, None) has none.
+type that has ``chunk`` and ``concat``; its rows are counted if it has a length. Everything else (a number, a dict of
+metrics, None) has none.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from core.errors import ShareError
 
 
 def row_count(value: object) -> int | None:
-    """Return how many rows ``value`` has, None when it has no rows at all."""
+    """Return how many rows ``value`` has, None when it has no rows at all or they cannot be counted."""
     if isinstance(value, DataProto):
         return len(value)
     if isinstance(value, TensorDictBase):
@@ -41,19 +42,21 @@ def row_count(value: object) -> int | None:
             row_count(column) if isinstance(column, (torch.Tensor, np.ndarray)) else None for column in value.values()
         }
         return counts.pop() if len(counts) == 1 else None
-    if has_rows_protocol(value):
+    if has_rows_protocol(value) and callable(getattr(value, "__len__", None)):
         return len(value)  # type: ignore[arg-type]
     return None
 
 
 def has_rows_protocol(value: object) -> bool:
     """Tell whether a value of a user's type can be cut with ``chunk`` and joined with ``concat``."""
-    return all(callable(getattr(value, name, None)) for name in ("chunk", "concat", "__len__"))
+    return all(callable(getattr(value, name, None)) for name in ("chunk", "concat"))
 
 
 def can_be_dealt(value: object) -> bool:
     """Tell whether the DP modes may cut ``value`` into shares; lists and dicts could mean anything, they may not."""
-    return isinstance(value, (DataProto, TensorDictBase, torch.Tensor)) or has_rows_protocol(value)
+    if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)):
+        return row_count(value) is not None
+    return has_rows_protocol(value)
 
 
 def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
@@ -73,7 +76,22 @@ def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
             f"it cannot be padded or cut into unequal shares for {len(shares)} ranks; pass a multiple of {len(shares)}",
             argument=argument,
         )
-    return list(value.chunk(len(shares)))
+    return chunked(value, len(shares), argument)
+
+
+def chunked(value: Any, n_parts: int, argument: str) -> list[Any]:
+    """Cut a value of a user's type by its own ``chunk``: it alone knows what equal parts of it are.
+
+    Raises:
+        ShareError: It gave another number of parts.
+    """
+    parts = list(value.chunk(n_parts))
+    if len(parts) != n_parts:
+        raise ShareError(
+            f"argument {argument} is a {type(value).__name__}, whose chunk({n_parts}) gave {len(parts)} parts",
+            argument=argument,
+        )
+    return parts
 
 
 def _share_of(value: Any, share: Share) -> Any:
@@ -153,11 +171,10 @@ def join(parts: Sequence[Any], what: str) -> Any:
     """
     if all(part is None for part in parts):
         return None
-    counts = [row_count(part) for part in parts]
-    if any(count is None for count in counts):
-        _refuse_mixture(parts, counts, what)
-        return list(parts)
     kinds = {_kind(part) for part in parts}
+    if any(row_count(part) is None for part in parts) and not (len(kinds) == 1 and has_rows_protocol(parts[0])):
+        _refuse_mixture(parts, what)
+        return list(parts)
     if len(kinds) > 1:
         raise ShareError(f"{what} returned different types on its ranks, they cannot be joined: {_by_rank(parts)}")
     return _join_rows(parts)
@@ -182,11 +199,10 @@ def _join_rows(parts: Sequence[Any]) -> Any:
     return type(first).concat(list(parts))
 
 
-def _refuse_mixture(parts: Sequence[Any], counts: Sequence[int | None], what: str) -> None:
+def _refuse_mixture(parts: Sequence[Any], what: str) -> None:
     batches = [isinstance(part, (DataProto, TensorDictBase)) or has_rows_protocol(part) for part in parts]
     if any(batches):
         raise ShareError(f"{what} returned a batch on some ranks only, nothing can be joined: {_by_rank(parts)}")
-    del counts
 
 
 def _kind(part: object) -> type:

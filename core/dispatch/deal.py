@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from core.data.future import DataProtoFuture
 from core.data.proto import DataProto
-from core.data.rows import can_be_dealt, deal, row_count
+from core.data.rows import can_be_dealt, chunked, deal, row_count
 from core.data.shares import Share, Uneven, plan_shares
 from core.errors import ShareError
 
@@ -166,7 +166,8 @@ def deal_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, meth
     dealt = [(name, value) for (name, value), column in zip(named, marked, strict=True) if column is None]
     for name, value in dealt:
         _require_rows(name, value, method)
-    batches = [(name, value) for name, value in dealt if not isinstance(value, DataProtoFuture)]
+    batches = [(name, value) for name, value in dealt if row_count(value) is not None]
+    has_futures = any(isinstance(value, DataProtoFuture) for _, value in dealt)
     how = uneven or (Uneven.PAD if any(_pads(value) for _, value in batches) else Uneven.ERROR)
     shares = _shares(batches, world_size, how, method)
     futures_how = uneven or Uneven.PAD if dealt and not batches else how
@@ -175,12 +176,14 @@ def deal_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, meth
         if column is not None
         else value.chunk(world_size, futures_how)
         if isinstance(value, DataProtoFuture)
+        else chunked(value, world_size, f"{name} of {method}")
+        if name not in shares
         else deal(value, shares[name], f"{name} of {method}")
         for (name, value), column in zip(named, marked, strict=True)
     ]
     first = next(iter(shares.values()), None)
     rank_shares: Sequence[Share | None] = first if first is not None else [None] * world_size
-    padded = any(share is not None and share.n_padding for share in rank_shares) or len(batches) < len(dealt)
+    padded = any(share is not None and share.n_padding for share in rank_shares) or has_futures
     return Deal(arguments.ranks(columns, rank_shares), rows=sum(share.n_real for share in first or ()), padded=padded)
 
 

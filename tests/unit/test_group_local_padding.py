@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,33 +14,9 @@ from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGrou
 from core.errors import RowIdentityError, UnevenSplitError
 from core.testing import local_controller
 from tests.group_workers import Rows, behave
+from tests.row_model import BEHAVIOURS, agrees, joined, plain, real_shares, rows
 
-BEHAVIOURS = (
-    "keep",
-    "add column",
-    "interleave",
-    "tile",
-    "drop",
-    "reorder",
-    "fresh",
-    "fresh interleaved",
-    "list",
-    "metric",
-    "columns",
-    "none",
-)
 METHODS = {"batch": "act", "pad": "act_pad", "split": "act_split", "error": "act"}
-
-
-def rows(n_rows: int, auto_padding: bool = False) -> DataProto:
-    """Make a batch whose rows carry ids, as a tensor and as objects."""
-    numbers = torch.arange(n_rows, dtype=torch.float32)
-    return DataProto.from_dict(
-        tensors={"id": numbers.reshape(n_rows, 1)},
-        non_tensors={"name": [f"row {row}" for row in range(n_rows)]},
-        meta_info={"kept": "as it is"},
-        auto_padding=auto_padding,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -52,48 +27,6 @@ def groups() -> Iterator[dict[int, RayWorkerGroup]]:
             size: RayWorkerGroup(RayResourcePool([size]), RayClassWithInitArgs(Rows), name_prefix=f"of{size}")
             for size in range(1, 7)
         }
-
-
-def real_shares(n_rows: int, n_parts: int, padded: bool) -> list[tuple[int, int]]:
-    """Return start and end of the real rows of each rank: filled from the front, or balanced."""
-    size, rest = divmod(n_rows, n_parts)
-    if padded:
-        full = size + (rest > 0)
-        return [(min(part * full, n_rows), min((part + 1) * full, n_rows)) for part in range(n_parts)]
-    ends = [sum(size + (part < rest) for part in range(upto)) for upto in range(n_parts + 1)]
-    return list(pairwise(ends))
-
-
-def plain(value: Any) -> Any:
-    """Return a result as lists, with its columns by name, that can be compared."""
-    if isinstance(value, DataProto):
-        assert value.row_ids is None
-        tensors = {} if value.batch is None else {key: column.tolist() for key, column in value.batch.items()}
-        return {**tensors, **{key: column.tolist() for key, column in value.non_tensor_batch.items()}}
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {key: plain(column) for key, column in value.items()}
-    return value
-
-
-def joined(parts: list[Any]) -> Any:
-    """Join the model's parts as the call joins its ranks' results."""
-    if parts[0] is None:
-        return None
-    if isinstance(parts[0], list):
-        return [row for part in parts for row in part]
-    return {key: [row for part in parts for row in part[key]] for key in parts[0]}
-
-
-def agrees(got: Any, how: str, n_rows: int, shares: list[tuple[int, int]]) -> None:
-    """Compare with what the method makes of the real rows of each rank, without any padding."""
-    if how == "metric":
-        assert isinstance(got, list)
-        assert len(got) == len(shares)
-        return
-    whole = rows(n_rows)
-    assert plain(got) == joined([plain(behave(whole[start:stop], how)) for start, stop in shares])
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -127,7 +60,7 @@ def test_every_real_row_comes_back_once_in_order_and_no_padding_row_ever(
         assert refused.n_rows_in + refused.n_padding == -(-n_rows // size)
         assert refused.n_rows_out == 2 * (refused.n_rows_in + refused.n_padding)
     else:
-        agrees(got, how, n_rows, real_shares(n_rows, size, padded=uneven != "split"))
+        assert agrees(got, how, n_rows, real_shares(n_rows, size, padded=uneven != "split"))
     assert batch == before
     assert batch.row_ids is None
     assert len(batch) == n_rows
