@@ -64,7 +64,7 @@ class Deck(Pile):
         return [Deck(part.items) for part in super().chunk(chunks)]
 
 
-def with_columns(columns: TensorDict, how: str) -> TensorDict:
+def with_columns(columns: TensorDict, how: str) -> Any:
     """Do with a TensorDict what ``how`` says."""
     ids = columns["id"]
     match how:
