@@ -14,23 +14,25 @@ import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.commands import Command
-from tests.e2e.pages import Watched, watch
+from tests.e2e.pages import HEIGHT_PX, WIDTH_PX, Watched, watch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 DRIVER = ROOT / "examples" / "arithmetic_rl.py"
 WITH_SCREENSHOTS = os.environ.get("PODIUM_SCREENSHOTS") == "1"
-LENGTH = ["--steps", "40"] if WITH_SCREENSHOTS else ["--short"]
-N_STEPS = 40 if WITH_SCREENSHOTS else 15
+LENGTH = ["--steps", "24"] if WITH_SCREENSHOTS else ["--short"]
+N_STEPS = 24 if WITH_SCREENSHOTS else 15
 LEAST_RISE = 0.1
 RANKS = {f"{group}/{rank}" for group in ("actor", "reference", "rollout") for rank in (0, 1)}
 LEAST_PAUSE_MS = 1500.0
+LOW_PX = 650
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +158,11 @@ def _quiet_for(demo: Command, seconds: float) -> dict[str, int] | None:
     return after if after == before else None
 
 
-def _held_call(demo: Command, n_before: int) -> dict[str, dict[str, object]] | None:
+def _held_call(demo: Command, n_before: int) -> dict[str, Any] | None:
     """Return the first call made after ``n_before`` others, when the record has it whole."""
     if demo.get("/runs/current")["n_calls"] <= n_before:
         return None
-    found: dict[str, dict[str, object]] = demo.get(f"/calls/{n_before + 1}")
+    found: dict[str, Any] = demo.get(f"/calls/{n_before + 1}")
     return found
 
 
@@ -172,6 +174,7 @@ def test_pictures_of_the_pages_while_the_run_goes_on(demo: Command, browser: Bro
         watched = watch(browser, dark=dark)
         page = watched.page
         page.goto(demo.url)
+        page.set_viewport_size({"width": WIDTH_PX, "height": LOW_PX})
         page.goto(f"{demo.origin}/timeline?last=12")
         watched.until("podium.timeline.draws > 2 && podium.timeline.data.bars.lane.length > 0", "bars")
         page.screenshot(path=IMAGES / ("timeline-dark.png" if dark else "timeline.png"))
@@ -179,8 +182,9 @@ def test_pictures_of_the_pages_while_the_run_goes_on(demo: Command, browser: Bro
             update = demo.get("/calls?group=actor&method=update&status=ok")["items"][0]["id"]
             page.goto(f"{demo.origin}/calls/{update}")
             page.screenshot(path=IMAGES / "call.png")
+            page.set_viewport_size({"width": WIDTH_PX, "height": HEIGHT_PX})
             page.goto(f"{demo.origin}/")
-            watched.until("document.querySelector('#metrics .plot') !== null", "the metrics' figure")
+            watched.until("document.querySelector('#metrics .main-svg') !== null", "the metrics' figure")
             page.screenshot(path=IMAGES / "overview.png")
         page.context.close()
 
