@@ -71,24 +71,24 @@ class RayCluster:
         # Nodes can still join a cluster that somebody else runs; a machine of our own will not grow.
         if short is not None and short.hopeless and self._started_here:
             raise short.error
-        groups: list[PlacementGroup] = []
+        sizes = request.process_on_nodes
+        made: dict[int, PlacementGroup] = {}
         try:
-            for node_index, n_processes in enumerate(request.process_on_nodes):
-                groups.append(
-                    placement_group(
-                        [dict(request.bundle)] * n_processes,
-                        strategy=request.strategy,
-                        name=f"{request.pool}_{node_index}",
-                        lifetime=request.lifetime,
-                    )
+            # The largest first: a small one could else take the only node where a large one fits.
+            for node_index in sorted(range(len(sizes)), key=lambda index: sizes[index], reverse=True):
+                made[node_index] = placement_group(
+                    [dict(request.bundle)] * sizes[node_index],
+                    strategy=request.strategy,
+                    name=f"{request.pool}_{node_index}",
+                    lifetime=request.lifetime,
                 )
-            for group in groups:
+            for group in made.values():
                 if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
-                    raise self._timed_out(request, timeout_s, groups)
+                    raise self._timed_out(request, timeout_s, list(made.values()))
         except BaseException:
-            _remove(groups)
+            _remove(list(made.values()))
             raise
-        return _placement(request.pool, groups)
+        return _placement(request.pool, [made[node_index] for node_index in range(len(sizes))])
 
     def shortage(self, request: ReserveRequest) -> PlacementError | None:
         """Compare a request with what the nodes have."""

@@ -88,12 +88,12 @@ class Kin(Rows):
     """Row modes for what is no DataProto."""
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, uneven="pad")
-    def columns_pad(self, columns: TensorDict, how: str) -> TensorDict:
+    def columns_pad(self, columns: TensorDict, how: str) -> Any:
         """Behave, padded."""
         return with_columns(columns, how)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, uneven="split", blocking=False)
-    def columns_split_later(self, columns: TensorDict, how: str) -> TensorDict:
+    def columns_split_later(self, columns: TensorDict, how: str) -> Any:
         """Behave on uneven shares, non-blocking."""
         return with_columns(columns, how)
 
