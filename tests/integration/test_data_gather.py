@@ -68,7 +68,7 @@ def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(WORLD)]
 
 
-def test_every_rank_has_the_rows_of_all_in_rank_order(by_rank: list[dict[str, Any]]) -> None:
+def test_fault_72_every_rank_has_the_rows_of_all_in_rank_order(by_rank: list[dict[str, Any]]) -> None:
     expected = DataProto.concat([make(rank)["unequal"] for rank in range(WORLD)])
     for results in by_rank:
         for case in ("unequal", "mesh"):

@@ -55,7 +55,7 @@ LAZY: dict[str, Callable[..., Any]] = {
     "dispatch_fn": lambda *args, **kwargs: dispatch_lazy_compute_data_proto("infer", *args, **kwargs),
     "collect_fn": lambda *args: collect_lazy_compute_data_proto("infer", *args),
 }
-LISTS = {
+LISTS: dict[str, Callable[..., Any]] = {
     "dispatch_fn": partial(dispatch_nd_compute, [1, 1, 0, 0], 2),
     "collect_fn": partial(collect_nd_compute, [False, True, True, False]),
 }
