@@ -136,7 +136,8 @@ class RunServer:
     ) -> None:
         """Remember what is wanted; nothing is made before ``start``."""
         self._web = WebServer(settings)
-        self._runs_dir = runs_dir
+        # A driver may change its folder while it runs.
+        self._runs_dir = runs_dir.absolute()
         self._name = name
         self._script = script
         self._options = options

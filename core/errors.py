@@ -12,6 +12,7 @@ The tree::
     │   ├── ShareError                                an argument cannot be dealt to the ranks
     │   └── PoolSpecError                             a resource pool that makes no sense
     ├── MissingKeyError (UsageError, KeyError)        a key that the batch does not have
+    ├── ClusterUnreachableError                       the cluster that was named cannot be joined
     ├── PlacementError                                a pool does not fit on the cluster
     ├── StateError                                    a move that the present state forbids
     │   ├── PoolClosedError                           a call on a pool or group that was closed
@@ -123,6 +124,13 @@ class MissingKeyError(UsageError, KeyError):
     available: tuple[str, ...] = ()
 
     __str__ = PodiumError.__str__
+
+
+@dataclass(eq=False)
+class ClusterUnreachableError(PodiumError):
+    """The cluster that was named cannot be joined; ``address`` is how it was named."""
+
+    address: str = ""
 
 
 @dataclass(eq=False)

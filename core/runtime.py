@@ -49,6 +49,7 @@ class Runtime:
         self._lock = threading.RLock()
         self._pools: weakref.WeakValueDictionary[str, LivePool] = weakref.WeakValueDictionary()
         self._pool_names: set[str] = set()
+        self._joined: weakref.WeakSet[Runtime] = weakref.WeakSet()
         self._group_names: set[str] = set()
         self.slot_tenants: dict[tuple[int, int], set[str]] = {}
         self._call_ids = itertools.count(1)
@@ -62,6 +63,7 @@ class Runtime:
         self.bus, self.clock = other.bus, other.clock
         self._call_ids, self._group_names = other._call_ids, other._group_names
         self._pool_names = other._pool_names
+        other._joined.add(self)
 
     @property
     def cluster(self) -> Cluster:
@@ -115,9 +117,11 @@ class Runtime:
             return name
 
     def pools(self) -> Mapping[str, Any]:
-        """Return the pools that live, by name."""
+        """Return the pools that live, by name, those of runtimes that joined this one too."""
         with self._lock:
-            return dict(self._pools)
+            own = dict(self._pools)
+        joined = [pool for runtime in list(self._joined) for pool in runtime.pools().items()]
+        return dict(joined) | own
 
     def close(self) -> None:
         """Close every pool, but for what is detached, and let go of the cluster; may be called twice."""

@@ -12,7 +12,7 @@ _DONE = frozenset(state.value for state in commands.OperationState if state.done
 
 
 def pool_view(pool: commands.PoolSnapshot | source.Pool) -> dict[str, object]:
-    """Return a pool's JSON; ``n_calls_in_flight`` is null where only the file is there to ask."""
+    """Return a pool's JSON; the calls in flight and waiting are null where only the file is there to ask."""
     return {
         "name": pool.name,
         "state": pool.state,
@@ -21,6 +21,7 @@ def pool_view(pool: commands.PoolSnapshot | source.Pool) -> dict[str, object]:
         "world_size": pool.world_size,
         "groups": pool.groups,
         "n_calls_in_flight": pool.n_calls_in_flight if isinstance(pool, commands.PoolSnapshot) else None,
+        "n_calls_waiting": pool.n_calls_waiting if isinstance(pool, commands.PoolSnapshot) else None,
     }
 
 

@@ -18,7 +18,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from core.cluster.addresses import address_key
 from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
-from core.errors import PlacementError, PodiumError, UnknownNameError, UsageError, WorkerDiedError
+from core.errors import (
+    ClusterUnreachableError,
+    PlacementError,
+    PodiumError,
+    UnknownNameError,
+    UsageError,
+    WorkerDiedError,
+)
 
 _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
@@ -47,7 +54,14 @@ class RayCluster:
             return cls(started_here=False)
         address = os.environ.get("RAY_ADDRESS", "")
         if address and "address" not in options:
-            ray.init(address=address, log_to_driver=True, **options)
+            try:
+                ray.init(address=address, **{"log_to_driver": True, **options})
+            except (ConnectionError, RuntimeError) as error:
+                raise ClusterUnreachableError(
+                    f"the Ray cluster at {address} (RAY_ADDRESS) cannot be joined: {error.__cause__ or error}; a "
+                    f"driver runs on a node of its cluster; without RAY_ADDRESS Podium starts Ray here",
+                    address=address,
+                ) from error
             return cls(started_here=False)
         defaults: dict[str, Any] = {
             "address": "local",
@@ -352,6 +366,7 @@ def _translated(error: BaseException) -> BaseException:
         cause = getattr(error, "cause", None)
         if isinstance(cause, PodiumError):
             return cause
+        error.__cause__ = cause if isinstance(cause, BaseException) else None
         return error
     if isinstance(error, RayActorError):
         text = str(error)

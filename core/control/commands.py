@@ -76,7 +76,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """A pool as it is now. ``state`` is active, pausing, paused, changing, closed or failed."""
+    """A pool as it is now. ``state`` is active, pausing, paused, changing, closed or failed.
+
+    ``n_calls_waiting`` calls stand at the pool's gate, ``n_calls_in_flight`` have passed it and are not done.
+    """
 
     name: str
     state: str
@@ -85,6 +88,7 @@ class PoolSnapshot:
     world_size: int
     groups: tuple[str, ...]
     n_calls_in_flight: int
+    n_calls_waiting: int = 0
 
 
 class ControlPlane(Protocol):

@@ -177,4 +177,5 @@ def _snapshot(pool: RayResourcePool) -> PoolSnapshot:
         world_size=pool.world_size,
         groups=pool.groups,
         n_calls_in_flight=pool.gate.n_in_flight,
+        n_calls_waiting=pool.gate.n_waiting,
     )

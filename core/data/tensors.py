@@ -17,6 +17,8 @@ from core.data.ragged import RaggedMemo, cat_jagged, cut_jagged, is_jagged, stac
 from core.errors import BatchError, MergeConflictError
 
 Array: TypeAlias = np.ndarray[Any, Any]
+_INDEXABLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""A type of each width that torch can index everywhere."""
 
 
 def take_tensor(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
@@ -30,10 +32,11 @@ def take_tensor(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> 
     try:
         return tensor.index_select(0, on_device)
     except (RuntimeError, NotImplementedError):
-        # Torch cannot index its newest one-byte types (4-bit floats and integers): their bytes it can.
-        if tensor.dtype.itemsize != 1 or tensor.is_quantized:
+        # Torch cannot index some types (unsigned 16 to 64 bits, 4-bit floats and integers): integers as wide it can.
+        as_wide = _INDEXABLE.get(tensor.dtype.itemsize)
+        if as_wide is None or tensor.is_quantized:
             raise
-        return tensor.contiguous().view(torch.uint8).index_select(0, on_device).view(tensor.dtype)
+        return tensor.contiguous().view(as_wide).index_select(0, on_device).view(tensor.dtype)
 
 
 def cut_tensor(tensor: torch.Tensor, start: int, stop: int, memo: RaggedMemo) -> torch.Tensor:

@@ -72,6 +72,10 @@ def register(
     )
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        if isinstance(method, (staticmethod, classmethod)):
+            raise RegistrationError(
+                f"{method.__func__.__qualname__}: write @{type(method).__name__} above @register(...), not below it"
+            )
         if not callable(method):
             raise RegistrationError(f"@register marks methods, got {type(method).__name__}")
         marked = _passthrough(method)
@@ -109,8 +113,8 @@ def _passthrough(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def registration_of(method: object) -> Registration | None:
-    """Return how ``method`` was registered, None if it was not."""
-    attrs = getattr(method, MAGIC_ATTR, None)
+    """Return how ``method`` was registered, None if it was not; a static or class method as its function was."""
+    attrs = getattr(getattr(method, "__func__", method), MAGIC_ATTR, None)
     if not isinstance(attrs, Mapping):
         return None
     return Registration(

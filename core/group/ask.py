@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
+
 from core.cluster import Cluster, Outcome, Ref, Submitted
 from core.data.batch import payload_bytes
 from core.data.shares import Receipt
-from core.dispatch import Deal, RankArguments
+from core.dispatch import Arguments, Deal, RankArguments
+from core.errors import PodiumError, ShareError, WorkerMethodError
 from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.track import CallTracker
@@ -80,7 +83,7 @@ def submit_all(
     with _executing(tracker):
         for rank, load in loads:
             _note(rank, load, tracker)
-            with _asking(rank, tracker):
+            with _asking(rank, load.arguments, tracker):
                 one = crew.cluster.submit(
                     crew.actors[rank],
                     "_podium_run",
@@ -105,7 +108,7 @@ def ask_all(
                 plain = given.share is None and not trims and not method.by_name
                 entry = plain_answer_name(method.remote_name) if plain else "_podium_answer"
                 args = given.args if plain else (_header(method, load, trims).pack(), *given.args)
-                with _asking(rank, tracker):
+                with _asking(rank, given, tracker):
                     refs.append(crew.cluster.ask(crew.actors[rank], entry, args, given.kwargs))
     except BaseException:
         _follow(crew, refs, range(len(refs)), tracker)
@@ -124,12 +127,34 @@ def _executing(tracker: CallTracker) -> Iterator[None]:
 
 
 @contextmanager
-def _asking(rank: int, tracker: CallTracker) -> Iterator[None]:
+def _asking(rank: int, given: RankArguments, tracker: CallTracker) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        tracker.answered(rank, Outcome(error=error))
+        unsendable = (
+            None
+            if isinstance(error, PodiumError)
+            else _unsendable(given, f"{tracker.facts.group}.{tracker.facts.method}")
+        )
+        tracker.answered(rank, Outcome(error=unsendable or error))
+        if unsendable is not None:
+            # The cluster's own text is a page long and names no argument.
+            raise unsendable from None
         raise
+
+
+def _unsendable(given: RankArguments, method: str) -> ShareError | None:
+    """Return an error that names the first argument that cannot be pickled, None if all can."""
+    for name, value in Arguments(given.args, given.kwargs).named():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:
+            return ShareError(
+                f"argument {name} of {method} is a {type(value).__name__} that cannot be sent to the workers: "
+                f"{type(error).__name__}: {error}",
+                argument=name,
+            )
+    return None
 
 
 def _note(rank: int, load: Load, tracker: CallTracker) -> None:
@@ -182,6 +207,7 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
                 taken.add(place)
                 rank = tracker.facts.ranks[place]
                 if outcome.error is not None:
+                    outcome = Outcome(error=undelivered(outcome.error, crew.group, tracker.facts.method, rank))
                     tracker.answered(rank, outcome, ready_ns)
                     raise outcome.error from outcome.error.__cause__
                 answers[place], packed = outcome.value
@@ -192,6 +218,22 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
     finally:
         tracker.phases.wait_ns = time.monotonic_ns() - began
     return [answers[place] for place in range(len(refs))], tracker.receipts
+
+
+def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -> BaseException:
+    """Say whose answer it was that could not be brought here; what already says so passes as it is."""
+    if isinstance(error, PodiumError) or not isinstance(error, Exception):
+        return error
+    cause = error.__cause__ or error
+    who = f"rank {rank}" if rank >= 0 else "a rank"
+    return WorkerMethodError(
+        f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}",
+        group=group,
+        rank=rank,
+        method=method,
+        cause_type=type(cause).__name__,
+        cause=cause,
+    )
 
 
 def _outcomes(crew: Crew, refs: Sequence[Ref]) -> list[Outcome]:

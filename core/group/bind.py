@@ -14,13 +14,17 @@ from core.worker.fused import role_method_name
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A registered method of a worker class, or any method that is called ``by_name``; of ``role`` if one is given."""
+    """A registered method of a worker class, or any method that is called ``by_name``; of ``role`` if one is given.
+
+    ``takes_self`` is False for a static method, whose first parameter is the caller's.
+    """
 
     name: str
     registration: Registration
     function: Callable[..., Any]
     by_name: bool = False
     role: str = ""
+    takes_self: bool = True
 
     @property
     def remote_name(self) -> str:
@@ -38,8 +42,8 @@ def registered_methods(user_class: type, taken: Collection[str], role: str = "")
     """
     methods = []
     for name in dir(user_class):
-        function = inspect.getattr_static(user_class, name, None)
-        function = getattr(function, "__func__", function)
+        found = inspect.getattr_static(user_class, name, None)
+        function = getattr(found, "__func__", found)
         registration = registration_of(function)
         if registration is None or not callable(function):
             continue
@@ -48,7 +52,8 @@ def registered_methods(user_class: type, taken: Collection[str], role: str = "")
                 f"{user_class.__name__}.{name} is registered, but every worker group has a {name!r} of its own that it "
                 f"would hide; rename the method"
             )
-        methods.append(Method(name, registration, function, role=role))
+        takes_self = not isinstance(found, staticmethod)
+        methods.append(Method(name, registration, function, role=role, takes_self=takes_self))
     return tuple(methods)
 
 
@@ -64,7 +69,8 @@ class BoundMethod:
         self.__doc__ = method.function.__doc__
         self.__wrapped__ = method.function
         signature = inspect.signature(method.function)
-        self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+        parameters = list(signature.parameters.values())
+        self.__signature__ = signature.replace(parameters=parameters[1:] if method.takes_self else parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the method on the ranks, as it was registered."""

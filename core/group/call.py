@@ -15,7 +15,7 @@ from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registra
 from core.dispatch.modes import OpenEnum
 from core.errors import WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
-from core.group.ask import Load, ask_all, submit_all, wait_for_answers, weigh
+from core.group.ask import Load, ask_all, submit_all, undelivered, wait_for_answers, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.track import CallFacts, CallTracker
@@ -190,6 +190,9 @@ class _Resolve:
             parts = self.crew.cluster.fetch([one.result for one in self.submitted])
             packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
             return parts, [Receipt.unpack(one) for one in packed]
+        except Exception as error:
+            told = undelivered(error, self.crew.group, self.method.name)
+            raise told from told.__cause__
         finally:
             self.tracker.phases.wait_ns = time.monotonic_ns() - began
 

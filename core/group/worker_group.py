@@ -91,6 +91,11 @@ class RayWorkerGroup:
             raise UsageError(
                 "RayWorkerGroup needs a resource pool or workers that exist, one of the two, and a RayClassWithInitArgs"
             )
+        if not isinstance(ray_cls_with_init, RayClassWithInitArgs):
+            raise UsageError(
+                f"RayWorkerGroup needs RayClassWithInitArgs(your_class, ...) as its worker class, got "
+                f"{getattr(ray_cls_with_init, '__name__', None) or type(ray_cls_with_init).__name__}"
+            )
         settings = StartSettings.checked(
             bin_pack=bin_pack,
             device_name=device_name,

@@ -34,6 +34,10 @@ class PoolSpec:
         Raises:
             PoolSpecError: A count is no whole number above zero.
         """
+        if isinstance(process_on_nodes, (int, str)):
+            raise PoolSpecError(
+                f"a pool is described by a list of processes per node, such as [4], got {process_on_nodes!r}"
+            )
         counts = list(process_on_nodes or [])
         for count in (*counts, max_colocate_count):
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:

@@ -67,7 +67,7 @@ def fused_class(name: str, roles: Mapping[str, Role]) -> type[FusedWorker]:
             own_name = role_method_name(role, method)
             if own_name in namespace:
                 raise RegistrationError(f"{own_name} is a method of two roles; rename one of them")
-            namespace[own_name] = _delegate(role, method, function)
+            namespace[own_name] = _delegate(role, method, getattr(function, "__func__", function))
     return type(name, (FusedWorker,), namespace)
 
 

@@ -111,7 +111,7 @@ class ActorShell:
         except Exception as error:
             raise WorkerStartError(
                 f"{self._podium_class.__name__} of group {group} could not be built on rank {rank}: "
-                f"{type(error).__name__}: {error}",
+                f"{type(error).__name__}: {_words(error)}",
                 group=group,
                 rank=rank,
                 method="__init__",
@@ -256,6 +256,8 @@ class _Work:
     def reported(self, result: Any, started_ns: int) -> tuple[Any, bytes]:
         """Return the result with its receipt."""
         finished_ns = time.monotonic_ns()
+        if self.n_padding and isinstance(result, tuple):
+            result = self._without_padding_inside(result)
         keep = self._kept(result)
         if keep is not None and not (self.header.trims == "rows" and self.n_padding):
             # The driver joins no rows of this call, or expects no padding in them: what there is ends here.
@@ -271,6 +273,16 @@ class _Work:
             keep=keep,
         )
         return result, receipt.pack()
+
+    def _without_padding_inside(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Cut the padding rows of the batches in a tuple here: the driver gets one tuple per rank and joins none."""
+        cut = []
+        for one in results:
+            is_batch = isinstance(one, (DataProto, TensorDictBase))
+            keep = real_rows(self.given, one, self.n_real, self.n_padding, self.header.method) if is_batch else None
+            cut.append(one if keep is None else select_rows(one, keep))
+        # A named tuple keeps its type.
+        return results._make(cut) if hasattr(results, "_make") else tuple(cut)
 
     def _kept(self, result: Any) -> tuple[int, ...] | None:
         """Return which rows of the result are real, None for all of them."""
@@ -313,15 +325,15 @@ def _receipt(started_ns: int) -> bytes:
 
 
 def _wrapped(error: BaseException, worker: ActorShell, header: Header, started_ns: int) -> BaseException:
-    """Say where a method raised. Podium's own errors and the ends of a process pass as they are.
+    """Say where a method raised. Podium's own errors and the ends of a process or a task pass as they are.
 
     An error of another group's worker, met in a future, does not: this rank is not the one that it tells of.
     """
-    if not isinstance(error, Exception) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
+    if isinstance(error, _ENDS) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
         return error
     group, rank = worker._podium_place
     return WorkerMethodError(
-        f"{group}.{header.method} raised {type(error).__name__} on rank {rank}: {error}",
+        f"{group}.{header.method} raised {type(error).__name__} on rank {rank}: {_words(error)}",
         group=group,
         rank=rank,
         method=header.method,
@@ -333,12 +345,28 @@ def _wrapped(error: BaseException, worker: ActorShell, header: Header, started_n
     )
 
 
+_ENDS = (SystemExit, GeneratorExit, asyncio.CancelledError)
+
+
+def _words(error: BaseException) -> str:
+    """Return the text of a user's exception, whatever its ``__str__`` does."""
+    try:
+        return _sendable(str(error))
+    except Exception as broken:
+        return f"(its __str__ raised {type(broken).__name__})"
+
+
+def _sendable(text: str) -> str:
+    """Escape what UTF-8 cannot hold, such as bytes of a file's name: Ray would end the worker's process over it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _user_traceback(error: BaseException) -> str:
     """Return the traceback from the user's own code on: the frames of the shell and of Ray before it say nothing."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    return traceback_text(error.with_traceback(trace))
+    return _sendable(traceback_text(error.with_traceback(trace)))
 
 
 def _is_machinery(path: str) -> bool:
