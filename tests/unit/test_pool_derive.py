@@ -47,7 +47,7 @@ def facts(pool: RayResourcePool) -> list[tuple[int, int, int, int]]:
 
 
 def test_h9_split_then_merged_is_the_same_slots_none_twice(controller: Controller) -> None:
-    # verl#4583, #4949
+    # Case H9: verl#4583, #4949
     pool = RayResourcePool([4], max_colocate_count=3)
     halves = split_resource_pool(pool, [2, 2])
     merged = merge_resource_pool(*halves)
@@ -83,7 +83,7 @@ def test_a_part_is_split_again(controller: Controller) -> None:
 
 
 def test_h8_unequal_nodes_have_a_worker_for_every_rank(controller: Controller) -> None:
-    # verl#725, #1965
+    # Case H8: verl#725, #1965
     pool = RayResourcePool([1, 3], max_colocate_count=1)
     assert facts(pool) == [(0, 4, 0, 1), (1, 4, 0, 3), (2, 4, 1, 3), (3, 4, 2, 3)]
     assert pool.local_world_size_list() == [1, 3, 3, 3]
