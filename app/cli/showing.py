@@ -119,6 +119,8 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
     with server:
         message(f"dashboard at {server.url}")
         outcome = run_script(path, arguments)
+        # Ray's handler of SIGTERM sets an alarm that would abort the process 3 s later, in the middle of tidying up.
+        signal.alarm(0)
         show_error(outcome.error, path)
         _let_go()
         server.finish(status_of(outcome.error))

@@ -207,9 +207,9 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
                 taken.add(place)
                 rank = tracker.facts.ranks[place]
                 if outcome.error is not None:
-                    outcome = Outcome(error=undelivered(outcome.error, crew.group, tracker.facts.method, rank))
-                    tracker.answered(rank, outcome, ready_ns)
-                    raise outcome.error from outcome.error.__cause__
+                    told = undelivered(outcome.error, crew.group, tracker.facts.method, rank)
+                    tracker.answered(rank, Outcome(error=told), ready_ns)
+                    raise told from told.__cause__
                 answers[place], packed = outcome.value
                 tracker.answered(rank, Outcome(packed), ready_ns)
     except BaseException:
