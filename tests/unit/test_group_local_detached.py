@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from core import DataProto, Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, broadcast, register
+from core import (
+    DataProto,
+    Dispatch,
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    Worker,
+    broadcast,
+    create_colocated_worker_cls,
+    register,
+)
 from core.cluster.local import LocalCluster
 from core.controller import Controller
 from core.errors import CallTimeoutError, PlacementError, PoolClosedError, UnknownNameError, UsageError, WorkerDiedError
@@ -104,6 +114,23 @@ def test_a_batch_goes_through_a_found_group_as_through_any(local: Local, pool: R
     assert found.act(batch, broadcast("interleave")).batch["id"].flatten().tolist() == [
         row for row in range(5) for _ in range(2)
     ]
+
+
+def test_roles_of_found_processes_are_spawned_and_each_lets_go_by_itself(local: Local, pool: RayResourcePool) -> None:
+    roles = {"memory": MEMORY, "rows": RayClassWithInitArgs(Rows)}
+    whole = RayWorkerGroup(pool, create_colocated_worker_cls(roles), detached=True)
+    assert whole.memory_add(1) == [11, 11]
+    names = whole.worker_names
+    del whole
+    gc.collect()
+    found = RayWorkerGroup.from_detached(worker_names=names, ray_cls_with_init=create_colocated_worker_cls(roles))
+    spawned = found.spawn(roles)
+    assert (spawned["memory"].add(1), spawned["rows"].echo(3)) == ([12, 12], [3, 3])
+    spawned["memory"].close()
+    assert alive(local[0], names), "the processes are those of all roles"
+    assert spawned["rows"].echo(4) == [4, 4]
+    found.close()
+    assert not alive(local[0], names)
 
 
 def test_fault_10_a_group_after_a_detached_one_of_the_same_class_is_not_detached(
