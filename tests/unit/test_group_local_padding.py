@@ -21,18 +21,18 @@ METHODS = {"batch": "act", "pad": "act_pad", "split": "act_split", "error": "act
 
 @pytest.fixture(scope="module")
 def groups() -> Iterator[dict[int, RayWorkerGroup]]:
-    """One group of each world size from 1 to 6."""
+    """One group of each world size from 1 to 8."""
     with local_controller():
         yield {
             size: RayWorkerGroup(RayResourcePool([size]), RayClassWithInitArgs(Rows), name_prefix=f"of{size}")
-            for size in range(1, 7)
+            for size in range(1, 9)
         }
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    size=st.integers(1, 6),
-    n_rows=st.integers(0, 20),
+    size=st.integers(1, 8),
+    n_rows=st.integers(0, 40),
     how=st.sampled_from(BEHAVIOURS),
     uneven=st.sampled_from(("batch", "pad", "split", "error")),
     later=st.booleans(),

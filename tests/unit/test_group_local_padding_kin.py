@@ -20,6 +20,7 @@ from core import (
     Worker,
     broadcast,
     create_colocated_worker_cls,
+    make_nd_compute_dataproto_dispatch_fn,
     register,
 )
 from core.errors import RowIdentityError, ShareError, UnevenSplitError
@@ -84,8 +85,26 @@ def with_columns(columns: TensorDict, how: str) -> Any:
     raise ValueError(how)
 
 
+MESH = make_nd_compute_dataproto_dispatch_fn("dp")
+
+
 class Kin(Rows):
-    """Row modes for what is no DataProto."""
+    """Row modes for what is no DataProto, and for ranks that work in pairs on the same rows."""
+
+    def __init__(self) -> None:
+        """Take a place in a mesh of pairs; the first of each answers."""
+        super().__init__()
+        self._register_dispatch_collect_info("dp", dp_rank=self.rank // 2, is_collect=self.rank % 2 == 0)
+
+    @register(dispatch_mode=MESH, uneven="pad")
+    def mesh_pad(self, batch: DataProto, how: str) -> Any:
+        """Behave, padded."""
+        return behave(batch, how)
+
+    @register(dispatch_mode=MESH, uneven="split", blocking=False)
+    def mesh_split_later(self, batch: DataProto, how: str) -> Any:
+        """Behave on uneven shares, non-blocking."""
+        return behave(batch, how)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, uneven="pad")
     def columns_pad(self, columns: TensorDict, how: str) -> Any:
@@ -199,6 +218,30 @@ def test_a_function_that_travels_with_the_rows_gets_them_as_a_method_does(
         assert how == "fresh interleaved"
     else:
         assert agrees(got, how, n_rows, real_shares(n_rows, size, padded=uneven != "split"))
+    assert batch == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.sampled_from(SIZES),
+    n_rows=st.integers(0, 14),
+    how=st.sampled_from(BEHAVIOURS),
+    method=st.sampled_from(("mesh_pad", "mesh_split_later")),
+)
+def test_ranks_that_work_on_the_same_rows_give_each_real_row_once(
+    groups: dict[tuple[int, str], RayWorkerGroup], size: int, n_rows: int, how: str, method: str
+) -> None:
+    batch, before = rows(n_rows), rows(n_rows)
+    refused = False
+    got = None
+    try:
+        out = getattr(groups[size, "error"], method)(batch, broadcast(how))
+        got = out.get() if method.endswith("later") else out
+    except RowIdentityError:
+        refused = True
+    assert refused <= (how == "fresh interleaved" and method == "mesh_pad")
+    shares = real_shares(n_rows, -(-size // 2), padded=method == "mesh_pad")
+    assert refused or agrees(got, how, n_rows, shares)
     assert batch == before
 
 
