@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from app.errors import NotARunFileError, RunFileError
 from app.store import read_calls, read_timeline
 from app.store.codes import LEVELS, unpack_sizes
 from app.store.lock import is_free
@@ -180,7 +181,10 @@ class Reader:
     def sequence(self) -> int:
         """Return a number that grows whenever something was recorded."""
         with self._pool.lend() as connection:
-            return int(connection.execute("SELECT sequence FROM run").fetchone()[0])
+            row = connection.execute("SELECT sequence FROM run").fetchone()
+            if row is None:
+                raise self._no_run()
+            return int(row[0])
 
     def close(self) -> None:
         """Let go of the file; may be called twice."""
@@ -190,9 +194,18 @@ class Reader:
         cursor = connection.cursor()
         cursor.row_factory = sqlite3.Row
         row = cursor.execute("SELECT * FROM run").fetchone()
-        state = self._state(row)
-        until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
-        return _Now(row, state, max(row["last_ns"], until_wall_ns - row["started_wall_ns"]))
+        if row is None:
+            raise self._no_run()
+        try:
+            state = self._state(row)
+            until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
+            return _Now(row, state, max(row["last_ns"], until_wall_ns - row["started_wall_ns"]))
+        except TypeError as error:
+            # SQLite keeps a text in a column of numbers: a file from somebody else may hold one.
+            raise RunFileError(f"{self.path} holds a time that is no number: {error}", str(self.path)) from error
+
+    def _no_run(self) -> NotARunFileError:
+        return NotARunFileError(f"{self.path} is not the file of a Podium run: it holds none", str(self.path))
 
     def _state(self, row: sqlite3.Row) -> str:
         if row["clean_exit"]:

@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.errors import QueryTimeoutError, ReaderBusyError, RunFileError, RunFileMissingError
+from app.errors import NotARunFileError, QueryTimeoutError, ReaderBusyError, RunFileError, RunFileMissingError
 from app.store.schema import check_schema
 
 # SQLite asks whether to go on after about this many of its own instructions, which is about a millisecond.
@@ -93,6 +93,11 @@ class ReadPool:
     def _connect(self) -> sqlite3.Connection:
         if not self._path.exists():
             raise RunFileMissingError(f"there is no file {self._path}", str(self._path))
+        if not self._path.is_file():
+            # Opening a pipe would wait for somebody to write into it.
+            raise NotARunFileError(
+                f"{self._path} is not the file of a Podium run: it is no plain file", str(self._path)
+            )
         try:
             return self._opened("mode=ro")
         except sqlite3.OperationalError:

@@ -47,7 +47,7 @@ def check_schema(connection: sqlite3.Connection, path: Path) -> None:
     if found != SCHEMA_REVISION:
         raise SchemaVersionError(
             f"{path} has schema {found}, this Podium reads {SCHEMA_REVISION}; "
-            f"for an older file run `podium db upgrade {path}`, for a newer one update Podium",
+            f"look at it with the Podium that wrote it, or update this one if it is older",
             str(path),
             found,
             SCHEMA_REVISION,

@@ -80,6 +80,7 @@ class RayCluster:
 
     def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
         """Make one placement group per node and wait until all stand."""
+        _require_connection()
         deadline = time.monotonic() + timeout_s
         short = self._shortage(request)
         # Nodes can still join a cluster that somebody else runs; a machine of our own will not grow.
@@ -149,6 +150,7 @@ class RayCluster:
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
+        _require_connection()
         bound = getattr(actor, method)
         if self._adopted and actor._actor_id in self._adopted:
             bound = bound.options(num_returns=2)
@@ -160,6 +162,7 @@ class RayCluster:
 
     def ask(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
         """Call an actor's method with one return."""
+        _require_connection()
         try:
             return getattr(actor, method).remote(*args, **kwargs)
         except RayActorError as error:
@@ -262,6 +265,19 @@ class RayCluster:
             pool=request.pool,
             bundle=tuple(request.bundle.items()),
             n_bundles=sum(request.process_on_nodes),
+        )
+
+
+def _require_connection() -> None:
+    """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors.
+
+    Raises:
+        ClusterUnreachableError: Ray was shut down.
+    """
+    if not ray.is_initialized():
+        raise ClusterUnreachableError(
+            "Ray was shut down while this driver still used it, and its workers with it; leave ray.shutdown() to the "
+            "end of the script"
         )
 
 

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -534,7 +534,7 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, content: bytes) -> Non
         Reader(tmp_path / "other.db").open()
 
 
-def test_a_file_of_another_schema_is_refused_with_both_versions_and_the_command(stage: Stage) -> None:
+def test_a_file_of_another_schema_is_refused_with_both_versions_and_a_way_out(stage: Stage) -> None:
     stage.recorder.close()
     with contextlib.closing(sqlite3.connect(stage.path)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0000'")
@@ -542,8 +542,31 @@ def test_a_file_of_another_schema_is_refused_with_both_versions_and_the_command(
     with pytest.raises(SchemaVersionError) as caught:
         Reader(stage.path).open()
     assert (caught.value.found, caught.value.expected) == ("0000", "0001")
-    for part in ("0000", "0001", "podium db upgrade", str(stage.path)):
+    for part in ("0000", "0001", "the Podium that wrote it", str(stage.path)):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "make"), [("pipe.db", os.mkfifo), ("folder.db", os.mkdir)])
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    make(tmp_path / name)
+    with pytest.raises(NotARunFileError, match=f"{name} is not the file of a Podium run: it is no plain file"):
+        Reader(tmp_path / name).open()
+
+
+def test_a_file_without_a_run_and_one_with_a_text_for_a_time_are_refused_in_words(stage: Stage) -> None:
+    stage.recorder.close()
+    stage.reader.close()
+    with contextlib.closing(sqlite3.connect(stage.path)) as connection:
+        connection.execute("UPDATE run SET started_wall_ns = 'long ago'")
+        connection.commit()
+        with contextlib.closing(Reader(stage.path)) as reader, pytest.raises(RunFileError, match="that is no number"):
+            reader.run()
+        connection.execute("DELETE FROM run")
+        connection.commit()
+    with contextlib.closing(Reader(stage.path)) as reader:
+        for ask in (reader.open, reader.run):
+            with pytest.raises(NotARunFileError, match="it holds none"):
+                ask()
 
 
 def test_a_path_with_odd_letters_is_opened_as_it_is(tmp_path: Path) -> None:
