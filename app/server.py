@@ -24,6 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.api import Tokens, create_app, hub_of
+from app.api.patience import patient_protocol
 from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
 from app.store.reader import Reader
@@ -81,7 +82,7 @@ class WebServer:
         assert self._socket is not None
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=patient_protocol(self.settings.limits.head_timeout_s),
             loop="asyncio",
             ws="none",
             lifespan="off",

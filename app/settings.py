@@ -33,6 +33,7 @@ class Limits:
     n_streams: int = 16
     n_readers: int = 2
     n_readers_waiting: int = 32
+    head_timeout_s: float = 10.0
     body_timeout_s: float = 10.0
     tick_s: float = 0.5
 
