@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,8 @@ def test_the_session_in_the_document_is_what_happens(tmp_path: Path) -> None:
         [sys.executable, str(script)],
         input="".join(f"{line}\n" for line in typed),
         cwd=_ROOT,
+        # A Ray that was started in this process has set PYTHONBREAKPOINT to a debugger of its own.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONBREAKPOINT"},
         capture_output=True,
         text=True,
         timeout=100,
