@@ -187,6 +187,8 @@ class RunServer:
             ServerStartError: The port cannot be had.
             RunsFolderError: No file can be made in the runs folder.
         """
+        if self._recorder is not None:
+            raise ServerStartError("a server starts once; app.serve() makes another, with a run's file of its own")
         settings = self._web.bind()
         try:
             self._start(settings)

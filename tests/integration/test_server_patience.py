@@ -13,7 +13,7 @@ import pytest
 
 import app
 from app.api import Tokens, create_app
-from app.server import WebServer
+from app.server import ServerStartError, WebServer
 from app.settings import Limits, ServerSettings
 from core import Controller, RayClassWithInitArgs, RayWorkerGroup, Worker, register
 from core.dispatch import Dispatch
@@ -85,3 +85,13 @@ def test_a_driver_that_changes_its_folder_keeps_its_record_and_leaves_no_token(
     left = {path.suffix for path in (tmp_path / "runs").iterdir()}
     assert ".token" not in left
     assert ".lock" not in left
+
+
+def test_a_server_starts_once(tmp_path: Path) -> None:
+    server = app.serve(tmp_path).start()
+    with pytest.raises(ServerStartError, match="starts once"):
+        server.start()
+    server.stop()
+    with pytest.raises(ServerStartError, match="starts once"):
+        server.start()
+    assert len(list(tmp_path.glob("*.db"))) == 1
