@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -94,7 +95,7 @@ class RayCluster:
                 made[node_index] = placement_group(
                     [dict(request.bundle)] * sizes[node_index],
                     strategy=request.strategy,
-                    name=f"{request.pool}_{node_index}",
+                    name=_group_name(request, node_index),
                     lifetime=request.lifetime,
                 )
             for group in made.values():
@@ -320,6 +321,15 @@ def _declare_two_returns(actor_class: type) -> None:
             ray.method(num_returns=2)(method)
 
 
+def _group_name(request: ReserveRequest, node_index: int) -> str:
+    """Return a name that no other driver of this namespace has, nor a worker of ours that leads workers of its own.
+
+    Only what outlives the driver keeps a plain name: it must be found again by it.
+    """
+    name = f"{request.pool}_{node_index}"
+    return name if request.lifetime else f"{name}#{uuid.uuid4().hex[:8]}"
+
+
 def _remove(groups: Sequence[PlacementGroup]) -> None:
     for group in groups:
         try:
@@ -368,12 +378,17 @@ def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
     """Return the bundles that others hold; ``own`` groups stand for the request itself."""
     mine = {group.id.hex() for group in own}
     return [
-        Reservation(entry["bundles_to_node_id"][index], entry["name"] or "an unnamed placement group", dict(bundle))
+        Reservation(entry["bundles_to_node_id"][index], _shown(entry["name"]), dict(bundle))
         for entry in placement_group_table().values()
         if entry["state"] in {"CREATED", "RESCHEDULING"} and entry["placement_group_id"] not in mine
         for index, bundle in entry["bundles"].items()
         if entry["bundles_to_node_id"].get(index)
     ]
+
+
+def _shown(name: str) -> str:
+    """Return a placement group's name for people, without what makes ours unique."""
+    return re.sub(r"#[0-9a-f]{8}$", "", name) or "an unnamed placement group"
 
 
 def _translated(error: BaseException) -> BaseException:

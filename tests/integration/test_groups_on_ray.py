@@ -17,6 +17,7 @@ import torch
 from ray.util.placement_group import placement_group_table
 
 from core import DataProto, DataProtoFuture, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, broadcast, get
+from core.cluster import ReserveRequest
 from core.control import Pause, Resume, RuntimeControl
 from core.errors import (
     PlacementError,
@@ -118,6 +119,14 @@ def two(ray_runtime: Watched) -> Iterator[RayResourcePool]:
     """A pool of two CPU slots, for one group at a time."""
     with RayResourcePool([2], use_gpu=False, max_colocate_count=1, name_prefix="two") as pool:
         yield pool
+
+
+def test_two_drivers_of_one_namespace_may_have_pools_of_one_name(ray_runtime: Watched) -> None:
+    cluster = ray_runtime[0].cluster
+    # A worker that leads workers of its own is such a driver too.
+    placements = [cluster.reserve(ReserveRequest("same", (1,), {"CPU": 0.01}), 20.0) for _ in range(2)]
+    for placement in placements:
+        cluster.release(placement)
 
 
 def test_eight_workers_are_told_who_they_are_and_see_one_device_each(
