@@ -125,7 +125,10 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
         _let_go()
         server.finish(status_of(outcome.error))
         file = _shown(server.db_path)
-        message(f"this run is in {file}; look at it again with: podium view {file}")
+        if server.db_path.exists():
+            message(f"this run is in {file}; look at it again with: podium view {file}")
+        else:
+            message(f"the file of this run, {file}, was deleted while it ran; its record is lost")
         if stay and outcome.code == Exit.OK:
             _wait_for_the_end(f"the dashboard stays up at {server.address}; Ctrl-C ends it")
     return outcome.code

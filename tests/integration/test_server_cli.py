@@ -105,6 +105,13 @@ def test_the_exit_code_is_the_scripts_own(
     assert the_run() == state
 
 
+def test_a_runs_folder_deleted_under_the_driver_is_told_and_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", write("driver.py", "import shutil\nshutil.rmtree('runs')")]) == 0
+    error = capsys.readouterr().err
+    assert "was deleted while it ran; its record is lost" in error
+    assert "podium view" not in error
+
+
 def test_a_scripts_error_is_shown_once_and_without_our_frames(capsys: pytest.CaptureFixture[str]) -> None:
     text = """def inner():
     raise ValueError('seven')
