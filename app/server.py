@@ -88,7 +88,8 @@ class WebServer:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level="warning",
+            # A visitor without a token could fill the driver's terminal with warnings of requests that make no sense.
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             server_header=False,

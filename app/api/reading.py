@@ -198,7 +198,7 @@ async def list_pools(has: With) -> Response:
     return await has.reads.ask(lambda: json_answer(page([pool_view(pool) for pool in _pools(has)], None)))
 
 
-@router.get("/resource-pools/{name}", operation_id="get_pool", tags=["resource pools"], dependencies=_NO_QUERY)
+@router.get("/resource-pools/{name:path}", operation_id="get_pool", tags=["resource pools"], dependencies=_NO_QUERY)
 async def get_pool(has: With, name: Annotated[str, Path(max_length=200)]) -> Response:
     """Return one pool; its ``ETag`` names its generation, for ``If-Match``."""
 

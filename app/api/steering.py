@@ -44,7 +44,7 @@ class ControlRequest(BaseModel):
 Said = Annotated[ControlRequest | None, Body()]
 
 
-@router.post("/resource-pools/{name}/pause", operation_id="pause_pool", tags=["resource pools"], status_code=202)
+@router.post("/resource-pools/{name:path}/pause", operation_id="pause_pool", tags=["resource pools"], status_code=202)
 async def pause_pool(
     request: Request,
     has: With,
@@ -58,7 +58,7 @@ async def pause_pool(
     return await _submit(request, has, _as_said(Pause(name, who.name), body, if_match), key)
 
 
-@router.post("/resource-pools/{name}/resume", operation_id="resume_pool", tags=["resource pools"], status_code=202)
+@router.post("/resource-pools/{name:path}/resume", operation_id="resume_pool", tags=["resource pools"], status_code=202)
 async def resume_pool(
     request: Request,
     has: With,

@@ -377,6 +377,15 @@ def test_the_http_side_knows_no_way_to_run_what_it_is_sent() -> None:
 # Steering
 
 
+def test_a_pool_with_a_slash_in_its_name_is_read_and_steered() -> None:
+    house = House()
+    assert house.plane is not None
+    house.plane.by_name["team/a"] = replace(house.plane.by_name["pool"], name="team/a")
+    assert get("/api/v1/resource-pools/team%2Fa", house).json()["name"] == "team/a"
+    assert post(house, "/api/v1/resource-pools/team%2Fa/pause").json()["pool"] == "team/a"
+    assert house.plane.pool("team/a").state == "paused"
+
+
 def test_a_pause_is_accepted_as_an_operation() -> None:
     house = House()
     response = post(house, PAUSE)

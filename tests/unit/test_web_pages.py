@@ -13,7 +13,7 @@ from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import pages, units
 from web.pages import Frame
-from web.source import CallDetail, CallFilter, Overview, Step
+from web.source import CallDetail, CallFilter, Overview, Run, Step
 
 NOW_MS = 150_000.0
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -221,6 +221,18 @@ def test_a_running_call_says_how_long_it_has_run(sample: SampleRun) -> None:
     text = pages.render_call(sample, Frame("call", live=True), running.id)
     assert text is not None
     assert f"{units.duration(NOW_MS - running.started_ms)} so far" in text
+
+
+def test_a_call_in_flight_when_the_driver_died_says_so() -> None:
+    class Dead(SampleRun):
+        def run(self) -> Run:
+            return replace(super().run(), state="died")
+
+    dead = Dead(NOW_MS)
+    (running,) = dead.calls(10, None, CallFilter(status="running")).items
+    text = pages.render_call(dead, Frame("call"), running.id)
+    assert text is not None
+    assert "until the run died: it was in flight then" in text
 
 
 def test_a_long_runs_page_carries_a_thinned_figure_with_its_last_step() -> None:
