@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from core.cluster import ReserveRequest
 from core.control import Pause, Resume, RuntimeControl
 from core.errors import (
     PlacementError,
+    PodiumError,
     PoolClosedError,
     UsageError,
     WorkerDiedError,
+    WorkerError,
     WorkerMethodError,
     WorkerStartError,
 )
@@ -31,6 +34,7 @@ from core.events import CallFinished, CallStarted, RankFinished, WorkerEnded
 from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.group_workers import AsyncRing, Faulty, Ring, Rows
+from tests.unit.test_errors import TREE, sample
 
 pytestmark = pytest.mark.integration
 
@@ -264,6 +268,27 @@ def test_an_error_comes_through_a_real_actor_with_its_type_and_fields(plain: Ray
     assert "no such thing on rank 2" in str(error)
     assert "group_workers.py" in error.traceback_text
     assert plain.echo(1) == [1] * 8
+
+
+def test_every_error_of_the_tree_is_raised_in_a_real_actor_and_arrives_with_type_and_fields(
+    plain: RayWorkerGroup,
+) -> None:
+    def raising(error: PodiumError) -> None:
+        raise error
+
+    for kind in TREE:
+        sent = sample(kind)
+        with pytest.raises(PodiumError) as caught:
+            plain.execute_func_rank_zero(raising, sent)
+        arrived: BaseException | None = caught.value
+        if issubclass(kind, WorkerError):
+            # A rank's error that a worker meets in its own method is that method's failure, and the cause of it.
+            assert isinstance(arrived, WorkerMethodError)
+            arrived = arrived.cause
+        assert type(arrived) is kind
+        for field in fields(kind):
+            got, given = getattr(arrived, field.name), getattr(sent, field.name)
+            assert got == given or (field.name == "cause" and repr(got) == repr(given)), (kind, field.name)
 
 
 def test_async_methods_run_and_fail_like_others_in_a_class_wrapped_by_ray_remote(mixed: RayWorkerGroup) -> None:
