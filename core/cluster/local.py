@@ -227,7 +227,6 @@ class LocalCluster:
 
     def __init__(self, resources: Mapping[str, float] | None = None) -> None:
         """Describe the machine; threads start with the workers."""
-        self._total = None if resources is None else dict(resources)
         self._free = None if resources is None else dict(resources)
         self._held: dict[LocalGroup, dict[str, float]] = {}
         self._actors: weakref.WeakSet[LocalActor] = weakref.WeakSet()

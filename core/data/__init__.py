@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.data.batch import BatchData, is_chunkable, is_concatable, n_rows, payload_bytes
+from core.data.batch import BatchData, is_chunkable, is_concatable, payload_bytes
 from core.data.gather import all_gather_data_proto
 from core.data.index import balanced_sizes
 from core.data.merge import union_numpy_dict, union_tensor_dict
@@ -40,7 +40,6 @@ __all__ = [
     "is_chunkable",
     "is_concatable",
     "list_of_dict_to_dict_of_list",
-    "n_rows",
     "pack",
     "pad_dataproto_to_divisor",
     "payload_bytes",

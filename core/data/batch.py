@@ -10,12 +10,11 @@ import torch
 from tensordict import TensorDictBase
 
 from core.data.index import balanced_sizes
-from core.data.proto import DataProto
 from core.data.tensors import cat_tensordicts, cut_tensordict
 from core.data.weight import payload_bytes
 from core.errors import BatchError, UnevenSplitError
 
-__all__ = ["BatchData", "is_chunkable", "is_concatable", "n_rows", "payload_bytes"]
+__all__ = ["BatchData", "is_chunkable", "is_concatable", "payload_bytes"]
 
 
 def _has_rows(value: object) -> bool:
@@ -36,19 +35,6 @@ def is_chunkable(value: object) -> bool:
 def is_concatable(value: object) -> bool:
     """Tell whether values like this one can be joined: a DataProto, a TensorDict with rows, or a type with concat."""
     return _has_rows(value) or _is_type_with(value, "concat")
-
-
-def n_rows(value: object) -> int | None:
-    """Return the number of rows of a value that has rows, None otherwise."""
-    if isinstance(value, DataProto):
-        return len(value)
-    if isinstance(value, TensorDictBase):
-        return int(value.batch_size[0]) if value.batch_dims else None
-    if isinstance(value, torch.Tensor):
-        return int(value.size(0)) if value.dim() else None
-    if is_chunkable(value) and callable(getattr(type(value), "__len__", None)):
-        return len(value)  # type: ignore[arg-type]
-    return None
 
 
 class BatchData:

@@ -152,8 +152,3 @@ _COMPARISONS: tuple[tuple[Any, Any], ...] = (
     (list, _sequences_equal),
     (tuple, _sequences_equal),
 )
-
-
-def tensordicts_equal(one: TensorDictBase | None, other: TensorDictBase | None) -> bool:
-    """Tell whether two TensorDicts, or Nones, hold the same keys, batch size and values."""
-    return values_equal(one, other)

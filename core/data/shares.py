@@ -7,10 +7,12 @@ that one share it matters what the method did with its rows.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from enum import Enum
 
+from core.data.index import balanced_sizes
 from core.errors import UnevenSplitError
 
 
@@ -93,13 +95,8 @@ def plan_shares(n_rows: int, n_parts: int, uneven: Uneven, what: str = "the batc
             n_parts=n_parts,
         )
     if uneven is Uneven.SPLIT:
-        shares = []
-        start = 0
-        for part in range(n_parts):
-            stop = start + whole + (part < rest)
-            shares.append(Share(start, stop))
-            start = stop
-        return tuple(shares)
+        stops = list(itertools.accumulate(balanced_sizes(n_rows, n_parts)))
+        return tuple(Share(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
     size = whole + 1
     return tuple(
         Share(min(part * size, n_rows), min((part + 1) * size, n_rows), size - _n_real(part, size, n_rows))

@@ -21,12 +21,12 @@ from core.data import (
     is_chunkable,
     is_concatable,
     list_of_dict_to_dict_of_list,
-    n_rows,
     pad_dataproto_to_divisor,
     payload_bytes,
     unfold_batch_dim,
     unpad_dataproto,
 )
+from core.data.rows import row_count
 from core.errors import BatchError, MergeConflictError, MissingKeyError, UnevenSplitError
 
 
@@ -464,7 +464,7 @@ def test_batch_data_cuts_and_joins_whatever_can_be() -> None:
         assert is_concatable(value)
         parts = BatchData.chunk(value, 2)
         assert len(parts) == 2
-        assert n_rows(BatchData.concat(parts)) == len(value)
+        assert row_count(BatchData.concat(parts)) == len(value)
     assert DataProto(BatchData.concat(BatchData.chunk(dictionary, 2))) == DataProto(dictionary)
     for other in (1, "ab", [1, 2], {"a": 1}, None, torch.ones(2), np.ones(2), DataProto, Own, TensorDict({}, [])):
         assert not BatchData.is_chunkable(other)
@@ -477,8 +477,8 @@ def test_batch_data_cuts_and_joins_whatever_can_be() -> None:
         BatchData.concat([make(), dictionary])
     with pytest.raises(BatchError, match="empty list"):
         BatchData.concat([])
-    assert n_rows(torch.ones(3)) == 3
-    assert n_rows(5) is None
+    assert row_count(torch.ones(3)) == 3
+    assert row_count(5) is None
 
 
 def test_payload_bytes_counts_tensors_arrays_and_text() -> None:
