@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -15,6 +14,7 @@ from core.cluster import ActorHandle
 from core.data.shares import Uneven
 from core.dispatch import Execute
 from core.dispatch.register import as_uneven
+from core.endings import Ending
 from core.errors import PoolClosedError, RegistrationError, UnknownNameError, UsageError
 from core.group.announce import announce_group, let_go
 from core.group.bind import Method, bind, registered_methods
@@ -213,7 +213,7 @@ class RayWorkerGroup:
         announce_group(self.name, pool, self._class_args.user_class, started, methods)
         own_actors = started.actors if parent is None and not self._detached else ()
         reason = "the driver is done, the workers live on" if self._detached else "the group was closed"
-        self._finalizer = weakref.finalize(
+        self._ending = Ending(
             self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, self._crew.dead, reason
         )
         for method in methods:
@@ -342,7 +342,7 @@ class RayWorkerGroup:
             return
         self._watch = AlivenessWatch(crew, every_n_seconds, partial(abort_driver, crew))
         # Ending the workers of a group that nobody holds any more must not look like their death.
-        weakref.finalize(self, self._watch.stop)
+        Ending(self, self._watch.stop)
         self._watch.start()
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class RayWorkerGroup:
             return
         own_actors = crew.actors if self._parent is None else ()
         self._leave()
-        self._finalizer.detach()
+        self._ending.detach()
         let_go(self._runtime, self.name, self._pool.name, self._world_size, own_actors, crew.dead)
         if self._owns_pool:
             self._pool.close()
@@ -363,7 +363,7 @@ class RayWorkerGroup:
             self.close()
         elif self._crew is not None:
             self._leave()
-            self._finalizer()
+            self._ending()
 
     def _leave(self) -> None:
         """Take no more calls and give up the place on the pool."""
@@ -398,7 +398,7 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_collect_info",
     "_crew",
     "_dispatch_info",
-    "_finalizer",
+    "_ending",
     "_lock",
     "_owns_pool",
     "_parent",

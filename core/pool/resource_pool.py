@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from core import runtime as runtimes
 from core.cluster import Placement, ReserveRequest
+from core.endings import Ending
 from core.errors import PlacementError, PoolClosedError, PoolSpecError
 from core.events import PoolCreated, PoolStateChanged, SlotFacts
 from core.pool.gate import Gate, PoolState
@@ -133,7 +134,7 @@ class RayResourcePool(ResourcePool):
         self.generation = 1
         self.name = self.runtime.claim_pool_name(name_prefix, self)
         self.gate = Gate(self.name, _Announcer(self.runtime, self.name))
-        self._finalizer: weakref.finalize[[Placement], RayResourcePool] | None = None
+        self._ending: Ending | None = None
 
     @property
     def name_prefix(self) -> str:
@@ -216,7 +217,7 @@ class RayResourcePool(ResourcePool):
             self._placement = cluster.reserve(request, self._timeout_s)
             self._reserved_as = asked
             if not self._spec.detached:
-                self._finalizer = weakref.finalize(self, cluster.release, self._placement)
+                self._ending = Ending(self, cluster.release, self._placement)
             self._announce(self._placement)
             return self._placement
 
@@ -287,6 +288,7 @@ class RayResourcePool(ResourcePool):
             self._tenants[group.name] = group
             for key in keys:
                 tenants.setdefault(key, set()).add(group.name)
+            # Takes no lock, so the collector may do it.
             weakref.finalize(group, _leave_slots, tenants, keys, group.name)
 
     def _slot_keys(self) -> list[tuple[int, int]]:
@@ -308,8 +310,8 @@ class RayResourcePool(ResourcePool):
         for tenant in list(self._tenants.values()):
             tenant.close()
         with self._lock:
-            if self._finalizer is not None:
-                self._finalizer()
+            if self._ending is not None:
+                self._ending()
             elif self._placement is not None and not self._parents:
                 self.runtime.cluster.release(self._placement)
             self._placement = None

@@ -12,6 +12,7 @@ import pytest
 
 from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, ResourcePool, Worker, get, register
 from core.controller import Controller
+from core.endings import settle
 from core.errors import (
     CallTimeoutError,
     PlacementError,
@@ -391,6 +392,7 @@ def test_a_dropped_group_is_gone_and_a_dropped_pool_gives_back_its_slots() -> No
         del pool
         gc.collect()
         assert controller.runtime.pools() == {}
+        assert settle()
         assert controller.runtime.cluster.free == {"CPU": 2}  # type: ignore[attr-defined]
 
 
