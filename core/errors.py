@@ -16,13 +16,15 @@ The tree::
     ├── PlacementError                                a pool does not fit on the cluster
     ├── StateError                                    a move that the present state forbids
     │   ├── PoolClosedError                           a call on a pool or group that was closed
-    │   └── GenerationConflictError                   somebody else changed it first
+    │   ├── GenerationConflictError                   somebody else changed it first
+    │   └── LiveStateError                            a live change would lose a group's state
     ├── UnknownNameError (LookupError)                no pool, group or operation of that name
     ├── WorkerError                                   something went wrong on a rank
     │   ├── WorkerStartError                          a worker did not come up
     │   ├── WorkerMethodError                         a worker's method raised
     │   └── WorkerDiedError                           a worker's process is gone
     ├── CallTimeoutError (TimeoutError)               ranks did not answer in time
+    ├── ObjectStoreFullError                          a call's bytes do not fit the cluster's shared memory
     └── VersionSkewError                              driver and worker run different code
 
 ``UsageError`` derives from ``AssertionError`` too: code written for verl catches that where a library raises
@@ -165,6 +167,14 @@ class GenerationConflictError(StateError):
 
 
 @dataclass(eq=False)
+class LiveStateError(StateError):
+    """A live change would lose what a group's workers hold: their class says not how to carry it over."""
+
+    group: str = ""
+    worker_class: str = ""
+
+
+@dataclass(eq=False)
 class UnknownNameError(PodiumError, LookupError):
     """No pool, group, worker or operation of that name."""
 
@@ -211,10 +221,13 @@ class WorkerMethodError(WorkerError):
 
 @dataclass(eq=False)
 class WorkerDiedError(WorkerError):
-    """A worker's process is gone."""
+    """A worker's process is gone; how, by which signal (0 unknown), and ``oom`` as far as it could be found out."""
 
     worker: str = ""
     pid: int = 0
+    how: str = ""
+    signal: int = 0
+    oom: bool | None = None
 
 
 @dataclass(eq=False)
@@ -225,6 +238,17 @@ class CallTimeoutError(PodiumError, TimeoutError):
     method: str = ""
     missing_ranks: tuple[int, ...] = ()
     timeout_s: float = 0.0
+
+
+@dataclass(eq=False)
+class ObjectStoreFullError(PodiumError):
+    """What a call sends does not fit the shared memory of the cluster's object store; nothing was sent."""
+
+    group: str = ""
+    method: str = ""
+    asked_bytes: int = 0
+    capacity_bytes: int = 0
+    free_bytes: int = 0
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from app.api import Tokens, create_app
 from app.settings import Limits, ServerSettings
 from app.store.facts import AuditFacts
-from core.control.commands import Command, Operation, OperationState, Pause, PoolSnapshot
+from core.control.commands import Command, Operation, OperationState, Pause, Plan, PoolChange, PoolSnapshot
 from core.errors import GenerationConflictError, StateError, UnknownNameError
 from web import source as web
 
@@ -195,6 +195,14 @@ class MemoryPlane:
             return self.by_id[operation_id]
         except KeyError:
             raise UnknownNameError(f"there is no operation {operation_id!r}", name=operation_id) from None
+
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(self.by_id.values())
+
+    def plan(self, command: Command) -> Plan:
+        pool = self.pool(command.pool)
+        change = PoolChange(pool.name, pool.process_on_nodes, pool.process_on_nodes, pool.generation)
+        return Plan(type(command).__name__.lower(), (change,), (), prepared=False)
 
     def cancel(self, operation_id: str) -> Operation:
         operation = self.operation(operation_id)

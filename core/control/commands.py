@@ -31,7 +31,112 @@ class Resume:
     deadline_s: float = 60.0
 
 
-Command: TypeAlias = Pause | Resume
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Give the pool other slots: ``process_on_nodes`` processes per node. Its groups are rebuilt on them."""
+
+    pool: str
+    who: str
+    process_on_nodes: tuple[int, ...]
+    expected_generation: int | None = None
+    deadline_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the pools that a split makes: ``size`` consecutive slots and the ``groups`` that go there."""
+
+    name: str
+    size: int
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Make several pools of the pool's slots, in rank order, and give each group a home in one of them."""
+
+    pool: str
+    who: str
+    parts: tuple[Part, ...]
+    expected_generation: int | None = None
+    deadline_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Make one pool of several: all groups go on all slots.
+
+    ``expected_generations`` names pools with the generation the asker saw; a pool not in it is not checked.
+    """
+
+    pools: tuple[str, ...]
+    name: str
+    who: str
+    expected_generation: int | None = None
+    expected_generations: tuple[tuple[str, int], ...] = ()
+    deadline_s: float = 120.0
+
+    @property
+    def pool(self) -> str:
+        """Return the first pool, which ``expected_generation`` is of."""
+        return self.pools[0] if self.pools else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Rebuild ``group``, and what shares its processes, on the slots of another pool."""
+
+    group: str
+    pool: str
+    who: str
+    expected_generation: int | None = None
+    deadline_s: float = 120.0
+
+
+Command: TypeAlias = Pause | Resume | Resize | Split | Merge | Move
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMove:
+    """What a plan does to a group. ``how`` is "untouched", "stateless", "state" or "reconfigure"."""
+
+    group: str
+    from_pool: str
+    to_pool: str
+    world_size_before: int
+    world_size_after: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """What a plan does to a pool: processes per node before (empty for a new pool) and after (empty when it ends)."""
+
+    pool: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a command would do, as of now; nothing was changed.
+
+    ``prepared`` says that new workers come up while the driver goes on; otherwise ``why_not_prepared`` says why the
+    driver stands still for all of it. ``drains`` are the calls in flight that are waited for, such as
+    "call 42 actor.update, 3.1 s"; ``lost`` is what will not survive, in words. ``stand_still_s`` is estimated from what
+    earlier starts and changes of this run took; ``estimate_from`` says from what.
+    """
+
+    kind: str
+    pools: tuple[PoolChange, ...]
+    groups: tuple[GroupMove, ...]
+    prepared: bool
+    why_not_prepared: str = ""
+    drains: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    stand_still_s: float = 0.0
+    estimate_from: str = ""
 
 
 class OperationState(Enum):
@@ -59,7 +164,11 @@ class OperationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A command on its way. Times are on the driver clock; ``before`` and ``after`` are the pool's states in words."""
+    """A command on its way. Times are on the driver clock.
+
+    ``before`` and ``after`` say in words what the pools were and became: states for a pause, sizes for a change, such
+    as "4" and "2", or "all [4]" and "train [2], rollout [2]". ``pool`` is the first pool of the command.
+    """
 
     id: str
     kind: str
@@ -72,6 +181,9 @@ class Operation:
     before: str = ""
     after: str = ""
     error: str = ""
+    progress: str = ""
+    plan: Plan | None = None
+    stand_still_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +223,20 @@ class ControlPlane(Protocol):
 
         Raises:
             UnknownNameError: No pool has that name.
-            StateError: The pool's state forbids it, such as resuming an active pool.
-            GenerationConflictError: The pool was changed since the asker looked.
+            UsageError: It can never work, such as sizes that do not add up.
+            PlacementError: No node has room for it.
+            LiveStateError: A group's state would be lost.
+            StateError: The pool's state forbids it, such as resuming an active pool, or an operation is under way.
+            GenerationConflictError: The pool was changed since the asker looked; the message says by whom.
         """
+        ...
+
+    def plan(self, command: Command) -> Plan:
+        """Return what ``command`` would do; errors as ``submit`` would raise them, nothing is changed."""
+        ...
+
+    def operations(self) -> tuple[Operation, ...]:
+        """Return the operations of this run, the youngest last; at most the last 1000."""
         ...
 
     def operation(self, operation_id: str) -> Operation:

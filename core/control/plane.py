@@ -7,7 +7,7 @@ import threading
 import uuid
 from dataclasses import replace
 
-from core.control.commands import Command, Operation, OperationState, Pause, PoolSnapshot
+from core.control.commands import Command, Operation, OperationState, Pause, Plan, PoolChange, PoolSnapshot
 from core.errors import GenerationConflictError, StateError, UnknownNameError
 from core.events import OperationChanged
 from core.pool import PoolState, RayResourcePool
@@ -70,6 +70,18 @@ class RuntimeControl:
         if found is None:
             raise UnknownNameError(f"there is no operation {operation_id!r}", name=operation_id)
         return found
+
+    def operations(self) -> tuple[Operation, ...]:
+        """Return the operations of this run, the youngest last."""
+        with self._lock:
+            return tuple(self._operations.values())
+
+    def plan(self, command: Command) -> Plan:
+        """Return what a command would do; errors as in ``ControlPlane``."""
+        pool = self._find(command.pool)
+        sizes = tuple(pool.store)
+        change = PoolChange(pool.name, sizes, sizes, pool.generation)
+        return Plan(type(command).__name__.lower(), (change,), (), prepared=False)
 
     def cancel(self, operation_id: str) -> Operation:
         """Take back a pause that still waits for calls in flight; errors as in ``ControlPlane``."""

@@ -11,6 +11,8 @@ from core.events.facts import (
     Event,
     GroupClosed,
     GroupCreated,
+    GroupRebuilt,
+    PoolChanged,
     PoolCreated,
     PoolStateChanged,
     WorkerEnded,
@@ -18,6 +20,16 @@ from core.events.facts import (
 )
 
 _log = logging.getLogger("podium.events")
+_STANDING = (
+    PoolCreated,
+    PoolChanged,
+    PoolStateChanged,
+    GroupCreated,
+    GroupRebuilt,
+    GroupClosed,
+    WorkerStarted,
+    WorkerEnded,
+)
 
 
 class Observer(Protocol):
@@ -77,7 +89,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Pass ``event`` to every observer, on the caller's thread."""
-        if isinstance(event, (PoolCreated, PoolStateChanged, GroupCreated, GroupClosed, WorkerStarted, WorkerEnded)):
+        if isinstance(event, _STANDING):
             with self._lock:
                 _keep(self._standing, event)
                 observers = self._observers
@@ -100,16 +112,22 @@ def _keep(standing: dict[tuple[str, str], Event], event: Event) -> None:
     match event:
         case PoolCreated():
             standing["pool", event.pool] = event
+        case PoolChanged():
+            standing["pool slots", event.pool] = event
         case PoolStateChanged(state="closed"):
-            standing.pop(("pool", event.pool), None)
-            standing.pop(("pool state", event.pool), None)
+            for kind in ("pool", "pool slots", "pool state"):
+                standing.pop((kind, event.pool), None)
         case PoolStateChanged():
             standing["pool state", event.pool] = event
         case GroupCreated():
             standing["group", event.group] = event
+        case GroupRebuilt():
+            standing["group rebuilt", event.group] = event
         case GroupClosed():
             for key in [
-                key for key in standing if key[0] in {"group", "worker"} and key[1].split("\0")[0] == event.group
+                key
+                for key in standing
+                if key[0] in {"group", "group rebuilt", "worker"} and key[1].split("\0")[0] == event.group
             ]:
                 del standing[key]
         case WorkerStarted():

@@ -106,8 +106,45 @@ class WorkerStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class RankState:
+    """What one rank was doing: "idle", "in <method>", "answered", "dead" or "not asked", for ``seconds``."""
+
+    rank: int
+    state: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeathReport:
+    """What is known of a worker's death, and by what evidence.
+
+    ``cause`` is a line for people, such as "killed by signal 9 (SIGKILL) from outside" or "out of memory". ``signal``
+    is 0 and ``exit_code`` None where they could not be found out; ``oom`` is None when nothing says either way.
+    ``evidence`` has a line per thing that was looked at. Memory is in bytes, 0 when unknown: the process's own last
+    reading, and the limit that it lived under. ``others`` are the other ranks of the group at that moment.
+    """
+
+    role: str
+    worker: str
+    actor_id: str
+    cause: str
+    signal: int = 0
+    exit_code: int | None = None
+    oom: bool | None = None
+    evidence: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    others: tuple[RankState, ...] = ()
+    log_tail: tuple[str, ...] = ()
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """One worker process is gone. ``died`` is False when it was closed on purpose."""
+    """One worker process is gone. ``died`` is False when it was closed on purpose; a death has a ``report``.
+
+    ``method`` and ``call_id`` are the call it was in, empty and 0 when it was idle.
+    """
 
     at_ns: int
     group: str
@@ -118,6 +155,57 @@ class WorkerEnded:
     node: str = ""
     method: str = ""
     call_id: int = 0
+    report: DeathReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRebuilt:
+    """A group has other workers than before: after a live change of its pool, or a restart after a death.
+
+    Its old workers' ends and its new workers' starts are told around it. ``pool`` is where the group is now.
+    """
+
+    at_ns: int
+    group: str
+    pool: str
+    world_size: int
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChanged:
+    """A pool has other slots than before: the next ``generation`` of it. ``operation_id`` says what did it."""
+
+    at_ns: int
+    pool: str
+    process_on_nodes: tuple[int, ...]
+    slots: tuple[SlotFacts, ...]
+    generation: int
+    operation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallStalled:
+    """A call has been in flight for ``seconds`` and ``ranks`` have not answered; told again each time that doubles."""
+
+    at_ns: int
+    call_id: int
+    group: str
+    method: str
+    ranks: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerClock:
+    """A worker's clock as estimated: its offset to the driver clock and how far that can be wrong, in ns."""
+
+    at_ns: int
+    group: str
+    rank: int
+    offset_ns: int
+    error_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +234,8 @@ class RankFinished:
 
     ``submitted_ns`` and ``ready_ns`` are read on the driver; ``started_ns`` and ``finished_ns`` on the worker and
     aligned with an uncertainty of ``clock_error_ns``; they are None when the rank never said. ``status`` is "ok",
-    "error" (its method raised), "died" or "cancelled".
+    "error" (its method raised), "died" or "cancelled". ``serialise_ns`` is what the driver took to hand this rank's
+    arguments to the cluster, pickling and copying included.
     """
 
     call_id: int
@@ -162,6 +251,7 @@ class RankFinished:
     rows_out: int
     bytes_in: int
     bytes_out: int
+    serialise_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +262,8 @@ class CallFinished:
     wait, collect and unpad are 0 here and come with ``CallAwaited``. ``rows`` are the real rows of the caller's batch,
     without ``padding_rows``; ``shard_sizes`` are the rows sent to each rank, padding included, empty when the mode
     deals no rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network). ``status``
-    is "ok", "error", "died" or "cancelled".
+    is "ok", "error", "died" or "cancelled". ``serialise_ns`` is the part of dispatch and execute that went into
+    pickling and copying what was sent.
     """
 
     call_id: int
@@ -190,6 +281,7 @@ class CallFinished:
     collect_ns: int
     unpad_ns: int
     error: ErrorFacts | None = None
+    serialise_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +323,8 @@ class OperationChanged:
     """A control operation moved on.
 
     ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired; ``who``
-    is the name of the token or "driver".
+    is the name of the token or "driver". ``progress`` is a line on what it does now, ``plan`` its plan as JSON text,
+    ``stand_still_ns`` how long the driver stood still for it, 0 before it did.
     """
 
     at_ns: int
@@ -244,6 +337,9 @@ class OperationChanged:
     before: str = ""
     after: str = ""
     error: str = ""
+    progress: str = ""
+    plan: str = ""
+    stand_still_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +358,10 @@ Event: TypeAlias = (
     | GroupClosed
     | WorkerStarted
     | WorkerEnded
+    | GroupRebuilt
+    | PoolChanged
+    | CallStalled
+    | WorkerClock
     | CallStarted
     | RankFinished
     | CallFinished

@@ -1,10 +1,10 @@
-"""Asking the ranks of a call and taking their answers."""
+"""Asking the ranks of a call: weigh what each gets, store once what several get, submit."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +13,9 @@ import cloudpickle
 
 from core.cluster import Cluster, Outcome, Ref, Submitted
 from core.data.batch import payload_bytes
-from core.data.shares import Receipt
 from core.dispatch import Arguments, Deal, RankArguments
-from core.errors import PodiumError, ShareError, WorkerMethodError
+from core.errors import PodiumError, ShareError
+from core.group.answers import Answer, follow
 from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.track import CallTracker
@@ -90,7 +90,7 @@ def submit_all(
                     (_header(method, load, trims).pack(), *load.arguments.args),
                     load.arguments.kwargs,
                 )
-            crew.cluster.on_ready(one.receipt, _Answer(tracker, rank))
+            crew.cluster.on_ready(one.receipt, Answer(tracker, rank))
             submitted.append(one)
     return submitted
 
@@ -111,7 +111,7 @@ def ask_all(
                 with _asking(rank, given, tracker):
                     refs.append(crew.cluster.ask(crew.actors[rank], entry, args, given.kwargs))
     except BaseException:
-        _follow(crew, refs, range(len(refs)), tracker)
+        follow(crew, refs, range(len(refs)), tracker)
         raise
     return refs
 
@@ -171,76 +171,3 @@ def _header(method: Method, load: Load, trims: str) -> Header:
         method.registration.materialize_futures,
         trims,
     )
-
-
-class _Answer:
-    """Passes a rank's receipt on to the call's tracker; ``joined`` when it comes behind the result in one object."""
-
-    __slots__ = ("_joined", "_rank", "_tracker")
-
-    def __init__(self, tracker: CallTracker, rank: int, joined: bool = False) -> None:
-        self._tracker = tracker
-        self._rank = rank
-        self._joined = joined
-
-    def __call__(self, outcome: Outcome) -> None:
-        if self._joined and outcome.error is None:
-            outcome = Outcome(outcome.value[1])
-        self._tracker.answered(self._rank, outcome)
-
-
-def _follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
-    """Let ranks that are still out tell of themselves later: the driver has its error and goes on."""
-    for place in places:
-        crew.cluster.on_ready(refs[place], _Answer(tracker, tracker.facts.ranks[place], joined=True))
-
-
-def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> tuple[list[Any], list[Receipt]]:
-    """Take each rank's answer when it is there; the first failure ends the wait."""
-    began = time.monotonic_ns()
-    answers: dict[int, Any] = {}
-    taken: set[int] = set()
-    try:
-        for ready in crew.cluster.as_ready(refs):
-            ready_ns = crew.runtime.clock.now_ns()
-            for place, outcome in zip(ready, _outcomes(crew, [refs[place] for place in ready]), strict=True):
-                taken.add(place)
-                rank = tracker.facts.ranks[place]
-                if outcome.error is not None:
-                    told = undelivered(outcome.error, crew.group, tracker.facts.method, rank)
-                    tracker.answered(rank, Outcome(error=told), ready_ns)
-                    raise told from told.__cause__
-                answers[place], packed = outcome.value
-                tracker.answered(rank, Outcome(packed), ready_ns)
-    except BaseException:
-        _follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)
-        raise
-    finally:
-        tracker.phases.wait_ns = time.monotonic_ns() - began
-    return [answers[place] for place in range(len(refs))], tracker.receipts
-
-
-def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -> BaseException:
-    """Say whose answer it was that could not be brought here; what already says so passes as it is."""
-    if isinstance(error, PodiumError) or not isinstance(error, Exception):
-        return error
-    cause = error.__cause__ or error
-    who = f"rank {rank}" if rank >= 0 else "a rank"
-    return WorkerMethodError(
-        f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}",
-        group=group,
-        rank=rank,
-        method=method,
-        cause_type=type(cause).__name__,
-        cause=cause,
-    )
-
-
-def _outcomes(crew: Crew, refs: Sequence[Ref]) -> list[Outcome]:
-    """Fetch what is ready: all in one go, or one by one when an error is among them."""
-    try:
-        return [Outcome(value) for value in crew.cluster.fetch(refs)]
-    except Exception as error:
-        if len(refs) == 1:
-            return [Outcome(error=error)]
-    return [outcome for ref in refs for outcome in _outcomes(crew, [ref])]

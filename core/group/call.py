@@ -15,7 +15,8 @@ from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registra
 from core.dispatch.modes import OpenEnum
 from core.errors import WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
-from core.group.ask import Load, ask_all, submit_all, undelivered, wait_for_answers, weigh
+from core.group.answers import undelivered, wait_for_answers
+from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.track import CallFacts, CallTracker
