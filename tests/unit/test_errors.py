@@ -25,6 +25,8 @@ def sample(kind: type[PodiumError]) -> PodiumError:
         default = one.default if one.name != "message" else ""
         if one.name == "cause":
             values[one.name] = ValueError("the user's own", 3)
+        elif default is None:
+            values[one.name] = True
         elif isinstance(default, str):
             values[one.name] = f"{one.name} of it"
         elif isinstance(default, tuple):
