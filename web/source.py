@@ -103,7 +103,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process of the run; ``state`` is alive, ended or died."""
+    """One worker process of the run; ``state`` is alive, ended or died.
+
+    ``clock_offset_ms`` is its clock less the driver's, wrong by ``clock_error_ms`` at most; None where unknown.
+    """
 
     group: str
     pool: str
@@ -118,6 +121,10 @@ class Worker:
     started_ms: float
     ended_ms: float | None
     reason: str = ""
+    clock_offset_ms: float | None = None
+    clock_error_ms: float | None = None
+    last_call_id: int = 0
+    last_method: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,10 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A control operation and how it went."""
+    """A control operation and how it went. ``plan`` is its plan as JSON text, or empty.
+
+    ``safe_point_ms`` is how long it waited for the driver's safe point, ``stand_still_ms`` how long that then stood.
+    """
 
     id: str
     kind: str
@@ -145,6 +155,11 @@ class Operation:
     before: str
     after: str
     error: str
+    expected_generation: int | None = None
+    progress: str = ""
+    plan: str = ""
+    safe_point_ms: float = 0.0
+    stand_still_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

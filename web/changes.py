@@ -1,0 +1,44 @@
+"""What the Pools and Operations pages show of live changes: pools' generations, and who asked for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot of a pool: the process number ``index`` in rank order and where it sits."""
+
+    index: int
+    node: str
+    local_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGeneration:
+    """What a pool looked like from ``at_ms`` until its next generation; ``operation_id`` is empty at its creation."""
+
+    pool: str
+    generation: int
+    at_ms: float
+    process_on_nodes: tuple[int, ...]
+    slots: tuple[Slot, ...]
+    operation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One attempt to change something from outside, also one that was refused."""
+
+    id: int
+    at_ms: float
+    actor: str
+    remote: str
+    user_agent: str
+    request_id: str
+    action: str
+    target: str
+    expected_generation: int | None
+    outcome: str
+    detail: str
+    operation_id: str

@@ -1,0 +1,74 @@
+"""What the Post-mortem page and the panel of now show: workers that died, and calls that are, or were, in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RankDoing:
+    """What a rank was doing at a moment: "idle", "in <method>", "answered", "dead" or "not asked", for ``seconds``."""
+
+    rank: int
+    state: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker's death and its report, as `core.events.DeathReport` has it. ``at_ms`` is when it was noticed.
+
+    ``signal`` is 0 and ``exit_code`` None where they could not be found out; ``oom`` is None when nothing says either
+    way; memory is 0 when unknown; ``call_id`` is 0 for a worker that was idle. ``others`` are the other ranks of the
+    group at that moment. A file that was written without reports has empty ones, with ``cause`` as all it knows.
+    """
+
+    group: str
+    rank: int
+    at_ms: float
+    pid: int
+    node: str
+    worker: str
+    actor_id: str
+    cause: str
+    role: str = ""
+    method: str = ""
+    call_id: int = 0
+    signal: int = 0
+    exit_code: int | None = None
+    oom: bool | None = None
+    evidence: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    others: tuple[RankDoing, ...] = ()
+    log_tail: tuple[str, ...] = ()
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOut:
+    """A rank that a call in flight waits for: for how long it has been asked, and where it lives."""
+
+    rank: int
+    out_ms: float
+    node: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallInFlight:
+    """A call without its end: ``running_ms`` long so far, or when the driver died, with the ranks that are still out.
+
+    ``is_stalled`` says that it was told as a stall: longer in flight than the driver was asked to bear in silence.
+    """
+
+    id: int
+    group: str
+    pool: str
+    method: str
+    blocking: bool
+    started_ms: float
+    running_ms: float
+    n_ranks: int
+    out: tuple[RankOut, ...]
+    is_stalled: bool = False
