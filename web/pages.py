@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from web import units
 from web.figures import figure_specs
+from web.frame import Frame, render, render_without_run
 from web.phases import PHASES, shares_of_call, shares_of_wall_time
 from web.source import CallDetail, CallFilter, Overview, RunSource, Step, Worker
 from web.spans import rank_rows
 
 STATIC_DIR = Path(__file__).parent / "static"
-_TEMPLATES_DIR = Path(__file__).parent / "templates"
 CALLS_PER_PAGE = 100
 N_TOP_METHODS = 12
 N_SLOW_RANKS = 8
@@ -31,40 +27,10 @@ N_ROWS_ABOVE_RANKS = 3
 CALL_STATES = ("running", "ok", "error", "died", "cancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What a page must know besides the run.
-
-    ``page`` is overview, timeline, call, calls or problem; ``params`` are the URL's query. ``live`` says that the run
-    is still going on and ``/api/v1/stream`` speaks; ``controllable`` that this reader may pause and resume, with
-    ``csrf`` as proof; else ``control_hint`` says which flag turns control on. ``asset_version`` changes with the files.
-    ``root`` is the path the app is mounted at, without a slash at its end.
-    """
-
-    page: str
-    params: Mapping[str, str] = field(default_factory=dict)
-    live: bool = False
-    controllable: bool = False
-    csrf: str = ""
-    asset_version: str = "dev"
-    plotly_url: str = ""
-    control_hint: str = "Read-only."
-    root: str = ""
-
-    def asset(self, path: str) -> str:
-        """Return the URL of a static file, which changes with its content."""
-        return f"{self.root}/static/{path}?v={self.asset_version}"
-
-    def url(self, path: str, **params: object) -> str:
-        """Return the URL of a page of ours with a query of those parameters that are not empty."""
-        query = urlencode({name: str(value) for name, value in params.items() if value not in ("", None)})
-        return f"{self.root}{path}?{query}" if query else f"{self.root}{path}"
-
-
 def render_overview(source: RunSource, frame: Frame) -> str:
     """Return the first page: state, progress, where the time goes, methods, ranks, pools, workers, events."""
     overview = source.overview()
-    return _page(
+    return render(
         "overview.html",
         frame,
         source,
@@ -86,7 +52,7 @@ def render_timeline(source: RunSource, frame: Frame) -> str:
     workers = source.workers()
     lanes = sorted({(worker.pool, worker.group, worker.rank) for worker in workers})
     n_rows = N_ROWS_ABOVE_RANKS + len({(pool, group) for pool, group, _ in lanes}) + len(lanes)
-    return _page("timeline.html", frame, source, lanes=lanes, n_rows=n_rows, specs=figure_specs(), phases=PHASES)
+    return render("timeline.html", frame, source, lanes=lanes, n_rows=n_rows, specs=figure_specs(), phases=PHASES)
 
 
 def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
@@ -98,7 +64,7 @@ def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
     rows = rank_rows(detail, now_ms)
     is_running = detail.call.status == "running"
     ran_ms = [row.ran_ms for row in rows if row.ran_ms is not None]
-    return _page(
+    return render(
         "call.html",
         frame,
         source,
@@ -120,7 +86,7 @@ def render_calls(source: RunSource, frame: Frame) -> str:
     page = source.calls(CALLS_PER_PAGE, cursor, narrowed)
     methods = source.overview().methods
     filters = {"group": narrowed.group, "method": narrowed.method, "status": narrowed.status, "step": narrowed.step}
-    return _page(
+    return render(
         "calls.html",
         frame,
         source,
@@ -137,9 +103,7 @@ def render_calls(source: RunSource, frame: Frame) -> str:
 
 def render_problem(frame: Frame, status: int, title: str, detail: str = "", trace_id: str = "") -> str:
     """Return the page that says what went wrong; it asks nothing of the run, so that it can always be shown."""
-    return _ENVIRONMENT.get_template("problem.html").render(
-        frame=frame, status=status, title=title, detail=detail, trace_id=trace_id, run=None, recorder=None
-    )
+    return render_without_run("problem.html", frame, status=status, title=title, detail=detail, trace_id=trace_id)
 
 
 def call_filter(params: Mapping[str, str]) -> CallFilter:
@@ -198,32 +162,3 @@ def _metrics_heights_px(n_metrics: int) -> tuple[int, int]:
 
 def _rows_px(n_rows: int) -> int:
     return 232 if n_rows == 1 else 156 * n_rows
-
-
-def _page(template: str, frame: Frame, source: RunSource, **content: object) -> str:
-    return _ENVIRONMENT.get_template(template).render(
-        frame=frame, run=source.run(), recorder=source.recorder(), **content
-    )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES_DIR),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        duration=units.duration,
-        since_start=units.since_start,
-        count=units.count,
-        bytes_size=units.bytes_size,
-        percent=units.percent,
-        rate=units.rate,
-        metric=units.metric,
-    )
-    return environment
-
-
-_ENVIRONMENT = _environment()

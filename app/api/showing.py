@@ -14,6 +14,7 @@ from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
 from app.api.tokens import Scope
 from web import pages
+from web.frame import Frame
 
 router = APIRouter(include_in_schema=False)
 _MAX_ID = 2**53
@@ -44,7 +45,7 @@ async def calls(has: With, who: Who, request: Request) -> Response:
 async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
     """Show one call with its ranks."""
 
-    def render(frame: pages.Frame) -> str:
+    def render(frame: Frame) -> str:
         found = pages.render_call(has.source, frame, call_id)
         if found is None:
             raise ProblemError(not_found(f"this run has no call {call_id}, or it was pruned"))
@@ -71,7 +72,7 @@ async def static(has: With, request: Request, name: str) -> Response:
 
 def html_problem(files: StaticFiles) -> HtmlProblem:
     """Return what makes a page of a problem; it asks nothing of the run."""
-    frame = pages.Frame(page="problem", asset_version=files.version, plotly_url=plotly_url(files))
+    frame = Frame(page="problem", asset_version=files.version, plotly_url=plotly_url(files))
 
     def render(problem: Problem, request_id: str) -> str:
         return pages.render_problem(frame, problem.status, problem.title, problem.detail, request_id)
@@ -85,7 +86,7 @@ def plotly_url(files: StaticFiles) -> str:
 
 
 async def _page(
-    has: Collaborators, request: Request, who: Visitor, page: str, render: Callable[[pages.Frame], str]
+    has: Collaborators, request: Request, who: Visitor, page: str, render: Callable[[Frame], str]
 ) -> Response:
     params = dict(request.query_params)
 
@@ -96,9 +97,9 @@ async def _page(
     return await has.reads.ask(draw)
 
 
-def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], live: bool) -> pages.Frame:
+def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], live: bool) -> Frame:
     may_control = has.controllable and who.scope is Scope.CONTROL
-    return pages.Frame(
+    return Frame(
         page=page,
         params=params,
         live=live,

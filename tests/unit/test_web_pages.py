@@ -12,7 +12,7 @@ import pytest
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import pages, units
-from web.pages import Frame
+from web.frame import Frame
 from web.source import CallDetail, CallFilter, Overview, Run, Step
 
 NOW_MS = 150_000.0
