@@ -137,13 +137,17 @@ class ClusterUnreachableError(PodiumError):
 
 @dataclass(eq=False)
 class PlacementError(PodiumError):
-    """A pool does not fit on the cluster, or did not get its slots by the deadline."""
+    """A pool does not fit on the cluster, or did not get its slots by the deadline.
+
+    ``hopeless`` says that it would not fit either if all that the cluster has were free.
+    """
 
     pool: str = ""
     bundle: tuple[tuple[str, float], ...] = ()
     n_bundles: int = 0
     needed: tuple[tuple[str, float], ...] = ()
     available: tuple[tuple[str, float], ...] = ()
+    hopeless: bool = False
 
 
 @dataclass(eq=False)

@@ -228,6 +228,7 @@ class LocalCluster:
     def __init__(self, resources: Mapping[str, float] | None = None) -> None:
         """Describe the machine; threads start with the workers."""
         self._free = None if resources is None else dict(resources)
+        self._total = dict(resources or {})
         self._held: dict[LocalGroup, dict[str, float]] = {}
         self._actors: weakref.WeakSet[LocalActor] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -275,7 +276,7 @@ class LocalCluster:
         needed = {name: amount * n_bundles for name, amount in request.bundle.items()}
         if all(self._free.get(name, 0.0) >= amount for name, amount in needed.items()):
             return None
-        return _no_room(request, needed, self._free)
+        return _no_room(request, needed, self._free, self._total)
 
     def _take(self, amounts: Mapping[str, float], sign: int) -> None:
         if self._free is not None:
@@ -389,7 +390,9 @@ class LocalCluster:
             actor.kill()
 
 
-def _no_room(request: ReserveRequest, needed: Mapping[str, float], free: Mapping[str, float]) -> PlacementError:
+def _no_room(
+    request: ReserveRequest, needed: Mapping[str, float], free: Mapping[str, float], total: Mapping[str, float]
+) -> PlacementError:
     def words(amounts: Mapping[str, float]) -> str:
         return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
 
@@ -403,4 +406,5 @@ def _no_room(request: ReserveRequest, needed: Mapping[str, float], free: Mapping
         n_bundles=n_bundles,
         needed=tuple(needed.items()),
         available=tuple(available.items()),
+        hopeless=any(amount > total.get(name, 0.0) for name, amount in needed.items()),
     )

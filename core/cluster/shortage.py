@@ -71,6 +71,7 @@ def explain_shortage(
         n_bundles=n_bundles,
         needed=tuple(needed.items()),
         available=tuple(available.items()),
+        hopeless=hopeless,
     )
     return Shortage(error, hopeless)
 

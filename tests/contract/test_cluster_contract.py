@@ -87,6 +87,7 @@ def test_what_does_not_fit_is_an_error_with_the_numbers_and_nothing_stays_held(c
     assert caught.value.needed == (("CPU", 20.0),)
     assert (caught.value.pool, caught.value.n_bundles, caught.value.bundle) == ("big", 4, (("CPU", 5.0),))
     assert 0 < dict(caught.value.available)["CPU"] <= 16
+    assert caught.value.hopeless
     cluster.release(cluster.reserve(ReserveRequest("fits", (4,), {"CPU": 3.0}), 20))
 
 

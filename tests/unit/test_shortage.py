@@ -34,6 +34,7 @@ def test_the_message_has_what_is_needed_what_there_is_and_the_bundle() -> None:
     assert "4 bundles of 10 CPUs need 40 CPUs, 16 CPUs available" in text
     assert "room for 1 of these bundles" in text
     assert found.hopeless
+    assert found.error.hopeless
     assert found.error.needed == (("CPU", 40),)
     assert found.error.available == (("CPU", 16),)
     assert (found.error.pool, found.error.n_bundles, found.error.bundle) == ("rollout", 4, (("CPU", 10),))
@@ -57,6 +58,7 @@ def test_who_holds_the_rest_is_named_and_it_is_not_hopeless() -> None:
     held = [Reservation("a", "actor", {"GPU": 1.0})] * 3
     found = short(asked(4, GPU=1), [node("a", GPU=4)], held)
     assert not found.hopeless
+    assert not found.error.hopeless
     assert "1 GPU free, room for 1 of these bundles; held by actor (3 bundles)" in str(found.error)
     assert "1 GPU available of 4 GPUs" in str(found.error)
     assert "close another pool" in str(found.error)
