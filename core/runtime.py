@@ -39,6 +39,15 @@ class LivePool(Protocol):
         ...
 
 
+class LiveCall(Protocol):
+    """What the registry keeps of a call until every rank has answered; ``core.group.inflight`` reads it."""
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        """Return the ranks that have not answered."""
+        ...
+
+
 class Runtime:
     """The surroundings of pools and groups. Ray is not touched before something needs the cluster."""
 
@@ -53,6 +62,7 @@ class Runtime:
         self._group_names: set[str] = set()
         self.slot_tenants: dict[tuple[int, int], set[str]] = {}
         self._call_ids = itertools.count(1)
+        self.live_calls: dict[int, LiveCall] = {}
         self.bus = EventBus()
         self.clock = DriverClock()
         self.step = 0
@@ -63,6 +73,7 @@ class Runtime:
         self.bus, self.clock = other.bus, other.clock
         self._call_ids, self._group_names = other._call_ids, other._group_names
         self._pool_names = other._pool_names
+        self.live_calls = other.live_calls
         other._joined.add(self)
 
     @property

@@ -80,7 +80,9 @@ def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTr
             step=crew.runtime.step,
         )
     )
-    facts = CallFacts(call_id, crew.group, method.name, ranks, registration.blocking)
+    facts = CallFacts(
+        call_id, crew.group, method.name, ranks, registration.blocking, crew.pool, crew.runtime.step, called_ns
+    )
     tracker = CallTracker(crew.runtime, facts, crew.clocks, crew.drained, crew.dead)
     crew.unfinished[call_id] = tracker
     return tracker

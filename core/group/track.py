@@ -35,6 +35,9 @@ class CallFacts:
     method: str
     ranks: tuple[int, ...]
     blocking: bool
+    pool: str = ""
+    step: int = 0
+    at_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class CallTracker:
         # Counts only: the deal itself holds the arguments and is let go.
         self._rows = self._padding_rows = 0
         self._shard_sizes: tuple[int, ...] = ()
+        self.runtime.live_calls[self.facts.call_id] = self
 
     def dealt(self, deal: Deal) -> None:
         """Take note of how the rows were dealt."""
@@ -111,6 +115,12 @@ class CallTracker:
         """Return the ranks that have not answered."""
         with self._lock:
             return tuple(sorted(self._out))
+
+    @property
+    def asked(self) -> tuple[tuple[int, int, bool], ...]:
+        """Return each rank that was asked: the rank, when it was, in ns on the driver clock, and whether it is out."""
+        with self._lock:
+            return tuple((rank, facts.submitted_ns, rank in self._out) for rank, facts in self._submitted.items())
 
     @property
     def receipts(self) -> list[Receipt]:
@@ -211,6 +221,7 @@ class CallTracker:
                 return
             self._drained = True
             late = not self.facts.blocking
+        self.runtime.live_calls.pop(self.facts.call_id, None)
         if late:
             receipts = self.receipts
             rows_out = sum(max(receipt.n_kept, 0) for receipt in receipts)
