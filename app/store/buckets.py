@@ -36,6 +36,9 @@ class Cell:
 Cells = dict[tuple[int, int, int], Cell]
 """Cells by (level, lane, bucket)."""
 
+Counts = dict[tuple[int, int, int, int], int]
+"""Numbers of calls by (level, method, bucket, slot of their length)."""
+
 
 def add_busy(cells: Cells, lane_id: int, began_ns: int, ended_ns: int) -> None:
     """Spread the time from ``began_ns`` to ``ended_ns`` over the finest buckets that it touches."""
@@ -67,6 +70,20 @@ def with_coarser(cells: Cells) -> Cells:
         here: Cells = {}
         for (_, lane_id, bucket), cell in below.items():
             _cell(here, level, lane_id, bucket // FACTOR).add(cell)
+        whole.update(here)
+        below = here
+    return whole
+
+
+def counts_with_coarser(counts: Counts) -> Counts:
+    """Return the finest counts together with those of every coarser level."""
+    whole = dict(counts)
+    below = counts
+    for level in range(1, N_LEVELS):
+        here: Counts = {}
+        for (_, method_id, bucket, slot), n in below.items():
+            key = (level, method_id, bucket // FACTOR, slot)
+            here[key] = here.get(key, 0) + n
         whole.update(here)
         below = here
     return whole

@@ -38,6 +38,7 @@ CALL_COLUMNS = (
     "error_message",
     "error_traceback",
     "error_rank",
+    "serialise_ns",
 )
 # What a future cost when its value was asked for. An error there makes a call that had ended well a failed one, and
 # never hides the error that it ended with.
@@ -49,7 +50,7 @@ AWAIT_CALL = (
     "error_rank = CASE WHEN error_type IS NULL THEN ? ELSE error_rank END, "
     "error_type = coalesce(error_type, ?) WHERE id = ?"
 )
-_NOT_YET = (RUNNING, None, 0, 0, 0, 0, 0, None, 0, 0, 0, 0, 0, "", None, None, None, None)
+_NOT_YET = (RUNNING, None, 0, 0, 0, 0, 0, None, 0, 0, 0, 0, 0, "", None, None, None, None, 0)
 
 
 def running_row(call: OpenCall, started_ns: int) -> tuple[Any, ...]:
@@ -82,6 +83,7 @@ def finished_row(call: OpenCall, event: CallFinished, started_ns: int, traceback
         None if error is None else error.message,
         error.traceback_text if error is not None and tracebacks else None,
         None if error is None else error.rank,
+        event.serialise_ns,
     )
 
 

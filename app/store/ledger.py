@@ -11,28 +11,45 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from app.store.buckets import with_coarser
+from app.store.buckets import counts_with_coarser, with_coarser
 from app.store.calls import AWAIT_CALL, CALL_COLUMNS, awaited_row, finished_row, running_row
-from app.store.codes import level_code
+from app.store.codes import level_code, pack_sizes
 from app.store.facts import AuditFacts
-from app.store.models import AuditEntry, Call, Event, Lane, Method, RankSpan, Roll, Step, StepMetric
+from app.store.models import (
+    AuditEntry,
+    Call,
+    Event,
+    Gap,
+    Lane,
+    Latency,
+    Method,
+    RankSpan,
+    Roll,
+    Stall,
+    Step,
+    StepMetric,
+)
 from app.store.places import Places
 from app.store.sql import column_names, field_names, insert_or_ignore, upsert
 from app.store.totals import SPAN_COLUMNS, LaneRow, MethodRow, OpenCall, Totals
 from core.events import (
     CallAwaited,
     CallFinished,
+    CallStalled,
     CallStarted,
     ErrorFacts,
     GroupClosed,
     GroupCreated,
+    GroupRebuilt,
     Notice,
     OperationChanged,
+    PoolChanged,
     PoolCreated,
     PoolStateChanged,
     RankFinished,
     StepFinished,
     StepStarted,
+    WorkerClock,
     WorkerEnded,
     WorkerStarted,
 )
@@ -62,6 +79,9 @@ _PUT_STEP = upsert(Step)
 _PUT_METRIC = upsert(StepMetric, ("step_id", "name", "value"))
 _ADD_EVENT = insert_or_ignore(Event, ("id", "at_ns", "level", "kind", "text"))
 _ADD_AUDIT = insert_or_ignore(AuditEntry)
+_PUT_STALL = upsert(Stall, ("call_id", "at_ns", "seconds", "ranks"))
+_ADD_GAP = insert_or_ignore(Gap, ("id", "from_ns", "to_ns", "n_events", "reason"))
+_ADD_LATENCY = upsert(Latency, ("level", "method_id", "bucket", "slot", "n"), merge={"n": "n + excluded.n"})
 _LANE_FIELDS, _METHOD_FIELDS, _STEP_FIELDS = field_names(LaneRow), field_names(MethodRow), column_names(Step)
 
 
@@ -92,13 +112,15 @@ class Ledger:
         self._totals = Totals(started_ns)
         self._last_ns = started_ns
         self._n_calls = self._n_failed_calls = 0
-        self._n_events_noted = self._n_audits = self._n_steps = 0
+        self._n_events_noted = self._n_audits = self._n_steps = self._n_gaps = 0
         self._calls: dict[int, Row] = {}
         self._awaited: list[Row] = []
         self._spans: list[Row] = []
         self._events: list[Row] = []
         self._audits: list[Row] = []
         self._metrics: list[Row] = []
+        self._gaps: list[Row] = []
+        self._stalls: list[Row] = []
         self._open_steps: dict[int, Step] = {}
         self._steps_changed: dict[int, Step] = {}
         self._methods_changed: dict[int, MethodRow] = {}
@@ -112,10 +134,14 @@ class Ledger:
             StepFinished: self._step_finished,
             PoolCreated: self._places.pool_created,
             PoolStateChanged: self._places.pool_state_changed,
+            PoolChanged: self._places.pool_changed,
             GroupCreated: self._places.group_created,
+            GroupRebuilt: self._places.group_rebuilt,
             GroupClosed: self._places.group_closed,
             WorkerStarted: self._places.worker_started,
-            WorkerEnded: self._places.worker_ended,
+            WorkerEnded: self._worker_ended,
+            WorkerClock: self._places.worker_clock,
+            CallStalled: self._call_stalled,
             OperationChanged: self._operation_changed,
             Notice: self._notice,
             AuditFacts: self._audit,
@@ -142,14 +168,17 @@ class Ledger:
         self._totals.settle_before(None if closing else self._last_ns - self._started_ns)
         return self._pack(n_events, n_refused)
 
-    def note_dropped(self, n: int, at_ns: int) -> None:
-        """Put a line into the list of events that ``n`` events were not recorded."""
-        self._happened(at_ns, "error", "recorder", f"{n:,} events were not recorded")
+    def note_dropped(self, n: int, from_ns: int, to_ns: int, reason: str) -> None:
+        """Keep that ``n`` events between two driver times were not recorded, and why."""
+        self._n_gaps += 1
+        self._gaps.append((self._n_gaps, from_ns - self._started_ns, to_ns - self._started_ns, n, reason))
+        self._happened(to_ns, "error", "recorder", f"{n:,} events were not recorded: {reason}")
 
     def _pack(self, n_events: int, n_refused: int) -> Batch:
         totals = self._totals
         totals.lanes_changed.update(self._places.take_new_lanes())
         cells = with_coarser(totals.cells) if totals.cells else {}
+        counts = counts_with_coarser(totals.counts) if totals.counts else {}
         rolls = [(*key, c.n, c.busy_ns, c.max_ns, c.max_call_id, c.err_n) for key, c in cells.items()]
         statements = (
             *self._places.take_rows(),
@@ -162,8 +191,11 @@ class Ledger:
             (AWAIT_CALL, self._awaited),
             (_ADD_SPAN, self._spans),
             (_ADD_ROLL, rolls),
+            (_ADD_LATENCY, [(*key, n) for key, n in counts.items()]),
             (_ADD_EVENT, self._events),
             (_ADD_AUDIT, self._audits),
+            (_ADD_GAP, self._gaps),
+            (_PUT_STALL, self._stalls),
         )
         batch = Batch(
             tuple(pair for pair in statements if pair[1]),
@@ -176,7 +208,8 @@ class Ledger:
         )
         self._calls, self._awaited, self._spans = {}, [], []
         self._events, self._audits, self._metrics = [], [], []
-        totals.cells = {}
+        self._gaps, self._stalls = [], []
+        totals.cells, totals.counts = {}, {}
         totals.lanes_changed.clear()
         self._methods_changed.clear()
         self._steps_changed.clear()
@@ -228,6 +261,19 @@ class Ledger:
     def _rank_finished(self, event: RankFinished) -> None:
         lane = self._places.lane(event.group, event.rank)
         self._spans.append(self._totals.span(event, lane))
+
+    def _call_stalled(self, event: CallStalled) -> None:
+        ranks = ", ".join(map(str, event.ranks))
+        text = (
+            f"call {event.call_id} {event.group}.{event.method} has been in flight for {event.seconds:.0f} s; "
+            f"no answer yet from rank {ranks}"
+        )
+        self._stalls.append((event.call_id, event.at_ns - self._started_ns, event.seconds, pack_sizes(event.ranks)))
+        self._happened(event.at_ns, "warning", "stall", text)
+
+    def _worker_ended(self, event: WorkerEnded) -> None:
+        self._durable |= event.died
+        self._places.worker_ended(event)
 
     def _step_started(self, event: StepStarted) -> None:
         self._seen(event.at_ns)

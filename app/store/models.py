@@ -7,11 +7,15 @@ says what they mean. They have no foreign keys: a span may come before or after 
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import DDL, CheckConstraint, Index, MetaData, UniqueConstraint, event, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
+# Files of these are read as they are; what came later is empty in them. `podium db upgrade` moves them on.
+READABLE_REVISIONS = ("0001", SCHEMA_REVISION)
 # "PODM" in the file's header tells a run's file from any other SQLite file.
 APPLICATION_ID = 0x504F444D
 
@@ -32,8 +36,21 @@ class Record(SQLModel, registry=_registry):
     metadata = _registry.metadata
 
 
+def _later(default: Any) -> Any:
+    """Return the field of a column that came after the first schema; older rows hold ``default``."""
+    if default is None:
+        return Field(default=None)
+    return Field(
+        default=default,
+        sa_column_kwargs={"server_default": text(f"'{default}'" if isinstance(default, str) else str(default))},
+    )
+
+
 class Run(Record, table=True):
-    """The run; one row, id 1. ``status`` is running, ended or failed; the reader adds "died"."""
+    """The run; one row, id 1. ``status`` is running, ended or failed; the reader adds "died".
+
+    ``journal`` is how SQLite keeps the file whole: "wal", or "delete" where a write-ahead log cannot be.
+    """
 
     __tablename__ = "run"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -60,6 +77,28 @@ class Run(Record, table=True):
     n_failed_calls: int = 0
     writer_lag_ns: int = 0
     pruned_before_ns: int | None = None
+    journal: str = _later("wal")
+
+
+class ClockAnchor(Record, table=True):
+    """What the wall clock said about once a minute: it may jump, the driver clock never does."""
+
+    __tablename__ = "clock_anchor"
+
+    at_ns: int = Field(primary_key=True)
+    wall_ns: int
+
+
+class Gap(Record, table=True):
+    """A time of which ``n_events`` events were not recorded, and why."""
+
+    __tablename__ = "gap"
+
+    id: int = Field(primary_key=True)
+    from_ns: int
+    to_ns: int
+    n_events: int
+    reason: str
 
 
 class Pool(Record, table=True):
@@ -80,7 +119,10 @@ class Pool(Record, table=True):
 
 
 class PoolGeneration(Record, table=True):
-    """What a pool looked like in one generation. ``slots`` has a line per slot: node, its index, index on the node."""
+    """What a pool looked like in one generation.
+
+    ``slots`` has a line per slot: node, its index, index on the node. ``operation_uid`` is the operation that made it.
+    """
 
     __tablename__ = "pool_generation"
     __table_args__ = (UniqueConstraint("pool_id", "generation"),)
@@ -91,6 +133,7 @@ class PoolGeneration(Record, table=True):
     at_ns: int
     process_on_nodes: str
     slots: str
+    operation_uid: str = _later("")
 
 
 class WorkerGroup(Record, table=True):
@@ -105,6 +148,20 @@ class WorkerGroup(Record, table=True):
     world_size: int
     created_ns: int
     closed_ns: int | None = None
+
+
+class GroupGeneration(Record, table=True):
+    """Where a group was from ``at_ns`` on: made, or rebuilt on other workers. ``generation`` is the pool's."""
+
+    __tablename__ = "group_generation"
+
+    id: int = Field(primary_key=True)
+    group_id: int = Field(foreign_key="worker_group.id", index=True)
+    pool_id: int = Field(foreign_key="pool.id")
+    generation: int
+    at_ns: int
+    world_size: int
+    reason: str
 
 
 class Lane(Record, table=True):
@@ -128,7 +185,10 @@ class Lane(Record, table=True):
 
 
 class Worker(Record, table=True):
-    """One worker process; ``state`` is alive, ended or died."""
+    """One worker process; ``state`` is alive, ended or died.
+
+    ``clock_offset_ns`` is what its own clock is ahead of the driver clock, as last estimated; empty when it never was.
+    """
 
     __tablename__ = "worker"
 
@@ -145,6 +205,42 @@ class Worker(Record, table=True):
     started_ns: int
     ended_ns: int | None = None
     reason: str = ""
+    clock_offset_ns: int | None = _later(None)
+    clock_error_ns: int | None = _later(None)
+
+
+class Death(Record, table=True):
+    """What is known of a worker's death, and by what evidence.
+
+    ``others`` has a line per other rank: rank, seconds, state. ``evidence`` and ``log_tail`` are lines. ``signal`` is
+    0, ``exit_code`` and ``oom`` are empty where nothing says; ``call_id`` is 0 when the worker was idle.
+    """
+
+    __tablename__ = "death"
+
+    id: int = Field(primary_key=True)
+    at_ns: int
+    group_id: int = Field(foreign_key="worker_group.id")
+    lane_id: int = Field(foreign_key="lane.id")
+    worker_id: int | None = Field(foreign_key="worker.id")
+    rank: int
+    pid: int
+    node: str
+    role: str
+    worker: str
+    actor_id: str
+    cause: str
+    signal: int
+    exit_code: int | None
+    oom: bool | None
+    evidence: str
+    memory_bytes: int
+    memory_limit_bytes: int
+    others: str
+    log_tail: str
+    policy: str
+    method: str
+    call_id: int
 
 
 class Word(Record, table=True):
@@ -251,6 +347,7 @@ class Call(Record, table=True):
     error_message: str | None
     error_traceback: str | None
     error_rank: int | None
+    serialise_ns: int = _later(0)
 
 
 class RankSpan(Record, table=True):
@@ -280,6 +377,7 @@ class RankSpan(Record, table=True):
     rows_out: int
     bytes_in: int
     bytes_out: int
+    serialise_ns: int = _later(0)
 
 
 class Roll(Record, table=True):
@@ -301,6 +399,22 @@ class Roll(Record, table=True):
     err_n: int
 
 
+class Latency(Record, table=True):
+    """How many calls of a method that began in a bucket of time took how long.
+
+    Buckets as in `Roll`; ``slot`` is a quarter of an octave of nanoseconds, see `app.store.slots`.
+    """
+
+    __tablename__ = "latency"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    level: int = Field(primary_key=True)
+    method_id: int = Field(primary_key=True)
+    bucket: int = Field(primary_key=True)
+    slot: int = Field(primary_key=True)
+    n: int
+
+
 class Event(Record, table=True):
     """A line in the list of what happened."""
 
@@ -313,8 +427,22 @@ class Event(Record, table=True):
     text: str
 
 
+class Stall(Record, table=True):
+    """A call that was told as stalled: the last telling, with the ranks that were still out, such as "1,3"."""
+
+    __tablename__ = "stall"
+
+    call_id: int = Field(primary_key=True)
+    at_ns: int
+    seconds: float
+    ranks: str
+
+
 class Operation(Record, table=True):
-    """A control operation as it stands."""
+    """A control operation as it stands. ``plan`` is JSON text.
+
+    ``safe_point_ns`` is how long it waited for the driver's safe point, ``stand_still_ns`` how long that then stood.
+    """
 
     __tablename__ = "operation"
 
@@ -330,6 +458,10 @@ class Operation(Record, table=True):
     before: str
     after: str
     error: str
+    progress: str = _later("")
+    plan: str = _later("")
+    safe_point_ns: int = _later(0)
+    stand_still_ns: int = _later(0)
 
 
 class AuditEntry(Record, table=True):

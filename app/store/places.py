@@ -10,23 +10,40 @@ from collections.abc import Callable
 from typing import Any
 
 from app.store.codes import pack_sizes
-from app.store.models import Operation, Pool, PoolGeneration, Record, Word, Worker, WorkerGroup
+from app.store.deaths import death_row
+from app.store.models import (
+    Death,
+    GroupGeneration,
+    Operation,
+    Pool,
+    PoolGeneration,
+    Record,
+    Word,
+    Worker,
+    WorkerGroup,
+)
 from app.store.sql import column_names, table_of, upsert
 from app.store.totals import LaneRow, MethodRow
 from core.events import (
     GroupClosed,
     GroupCreated,
+    GroupRebuilt,
     OperationChanged,
+    PoolChanged,
     PoolCreated,
     PoolStateChanged,
+    SlotFacts,
+    WorkerClock,
     WorkerEnded,
     WorkerStarted,
 )
 
+_WAITING = "waiting_for_safe_point"
 _Statement = tuple[str, list[tuple[Any, ...]]]
 # A row refers to rows of the tables before its own.
-_MODELS: tuple[type[Record], ...] = (Word, Pool, PoolGeneration, WorkerGroup, Operation)
-_ALL: tuple[type[Record], ...] = (*_MODELS, Worker)
+_MODELS: tuple[type[Record], ...] = (Word, Pool, PoolGeneration, WorkerGroup, GroupGeneration, Operation)
+_OF_LANES: tuple[type[Record], ...] = (Worker, Death)
+_ALL: tuple[type[Record], ...] = (*_MODELS, *_OF_LANES)
 _PUT = {table_of(model).name: upsert(model) for model in _ALL}
 _NAMES = {table_of(model).name: column_names(model) for model in _ALL}
 
@@ -45,18 +62,20 @@ class Places:
         self._lanes: dict[tuple[str, int], LaneRow] = {}
         self._lanes_new: dict[int, LaneRow] = {}
         self._workers: dict[int, Worker] = {}
-        self._n_workers = 0
+        self._deaths: dict[int, Death] = {}
+        self._n_workers = self._n_deaths = self._n_group_generations = 0
         self._methods: dict[tuple[int, str], MethodRow] = {}
         self._operations: dict[str, Operation] = {}
+        self._waiting_since_ns: dict[int, int] = {}
         self._changed: dict[str, dict[int, Record]] = {name: {} for name in _PUT}
 
     def take_rows(self) -> tuple[_Statement, ...]:
-        """Return what changed since the last time, all but workers."""
+        """Return what changed since the last time, all but workers and deaths."""
         return tuple(self._take(table_of(model).name) for model in _MODELS)
 
     def take_worker_rows(self) -> tuple[_Statement, ...]:
-        """Return the workers that changed since the last time; they refer to lanes."""
-        return (self._take("worker"),)
+        """Return the workers and deaths that changed since the last time; they refer to lanes."""
+        return tuple(self._take(table_of(model).name) for model in _OF_LANES)
 
     def take_new_lanes(self) -> dict[int, LaneRow]:
         """Return the lanes that are not on file yet, by id."""
@@ -132,8 +151,7 @@ class Places:
         pool.use_gpu, pool.max_colocate_count = event.use_gpu, event.max_colocate_count
         pool.created_ns = pool.updated_ns = event.at_ns - self._started_ns
         self._put(pool.id, pool)
-        slots = "\n".join(f"{slot.node}\t{slot.node_index}\t{slot.local_index}" for slot in event.slots)
-        self._put_generation(pool, event.at_ns, slots)
+        self._put_generation(pool, event.at_ns, _pack_slots(event.slots))
         text = f"pool {event.pool} has {sum(event.process_on_nodes)} slots on {len(event.process_on_nodes)} nodes"
         self._happened(event.at_ns, "info", "pool", text)
 
@@ -153,14 +171,36 @@ class Places:
             f"pool {event.pool} is {event.state}{why}",
         )
 
+    def pool_changed(self, event: PoolChanged) -> None:
+        """Keep the next generation of a pool: other slots than before."""
+        pool = self.pool(event.pool)
+        pool.generation, pool.process_on_nodes = event.generation, pack_sizes(event.process_on_nodes)
+        pool.updated_ns = event.at_ns - self._started_ns
+        self._put(pool.id, pool)
+        self._put_generation(pool, event.at_ns, _pack_slots(event.slots), event.operation_id)
+        n_slots, n_nodes = sum(event.process_on_nodes), len(event.process_on_nodes)
+        text = f"pool {event.pool} has {n_slots} slots on {n_nodes} nodes in generation {event.generation}"
+        self._happened(event.at_ns, "info", "pool", text)
+
     def group_created(self, event: GroupCreated) -> None:
-        """Keep a group with its methods; one that was rebuilt keeps its number."""
+        """Keep a group with its methods; one of the same name keeps its number."""
         group = self.group(event.group, event.pool)
         group.pool_id, group.worker_class = self.pool(event.pool).id, event.worker_class
         group.world_size, group.closed_ns = event.world_size, None
         group.created_ns = event.at_ns - self._started_ns
         self._put(group.id, group)
+        self._put_group_generation(group, event.at_ns, self.pool(event.pool).generation, "")
         self._happened(event.at_ns, "info", "group", f"group {event.group} has {event.world_size} workers")
+
+    def group_rebuilt(self, event: GroupRebuilt) -> None:
+        """Keep that a group has other workers than before, and where."""
+        group = self.group(event.group, event.pool)
+        group.pool_id, group.world_size, group.closed_ns = self.pool(event.pool).id, event.world_size, None
+        self._put(group.id, group)
+        self._put_group_generation(group, event.at_ns, event.generation, event.reason)
+        why = f": {event.reason}" if event.reason else ""
+        text = f"group {event.group} was rebuilt with {event.world_size} workers on pool {event.pool}{why}"
+        self._happened(event.at_ns, "info", "group", text)
 
     def group_closed(self, event: GroupClosed) -> None:
         """Keep that a group is gone, and its workers with it."""
@@ -200,15 +240,24 @@ class Places:
         self._put(worker.id, worker)
 
     def worker_ended(self, event: WorkerEnded) -> None:
-        """Keep how a worker ended."""
-        worker = self._workers.get(self.lane(event.group, event.rank).id)
+        """Keep how a worker ended, and all that is known of a death."""
+        lane = self.lane(event.group, event.rank)
+        worker = self._workers.get(lane.id)
         if worker is not None and worker.state == "alive":
             self._end(worker, "died" if event.died else "ended", event.at_ns - self._started_ns, event.reason)
         if event.died:
+            self._put_death(event, lane, worker)
             during = f" during {event.method} (call {event.call_id})" if event.method else ""
             why = f": {event.reason}" if event.reason else ""
             text = f"rank {event.rank} of {event.group} (pid {event.pid} on {event.node}) died{during}{why}"
             self._happened(event.at_ns, "error", "worker", text)
+
+    def worker_clock(self, event: WorkerClock) -> None:
+        """Keep how far a worker's clock is off, as estimated last."""
+        worker = self._workers.get(self.lane(event.group, event.rank).id)
+        if worker is not None:
+            worker.clock_offset_ns, worker.clock_error_ns = event.offset_ns, event.error_ns
+            self._put(worker.id, worker)
 
     def operation_changed(self, event: OperationChanged) -> None:
         """Keep where an operation stands."""
@@ -230,12 +279,18 @@ class Places:
                 error="",
             )
             self._operations[event.operation_id] = operation
+        if operation.state == _WAITING and event.state != _WAITING:
+            operation.safe_point_ns += at_ns - self._waiting_since_ns.get(operation.id, at_ns)
+        elif event.state == _WAITING:
+            self._waiting_since_ns.setdefault(operation.id, at_ns)
         operation.state, operation.updated_ns = event.state, at_ns
         operation.before, operation.after = event.before or operation.before, event.after or operation.after
-        operation.error = event.error
+        operation.error, operation.progress = event.error, event.progress or operation.progress
+        operation.plan = event.plan or operation.plan
+        operation.stand_still_ns = event.stand_still_ns or operation.stand_still_ns
         self._put(operation.id, operation)
 
-    def _put_generation(self, pool: Pool, at_ns: int, slots: str) -> None:
+    def _put_generation(self, pool: Pool, at_ns: int, slots: str, operation_uid: str = "") -> None:
         key = (pool.id, pool.generation)
         known = self._generations.get(key)
         generation = PoolGeneration(
@@ -245,9 +300,34 @@ class Places:
             at_ns=at_ns - self._started_ns,
             process_on_nodes=pool.process_on_nodes,
             slots=slots,
+            operation_uid=operation_uid,
         )
         self._generations[key] = generation
         self._put(generation.id, generation)
+
+    def _put_group_generation(self, group: WorkerGroup, at_ns: int, generation: int, reason: str) -> None:
+        self._n_group_generations += 1
+        row = GroupGeneration(
+            id=self._n_group_generations,
+            group_id=group.id,
+            pool_id=group.pool_id,
+            generation=generation,
+            at_ns=at_ns - self._started_ns,
+            world_size=group.world_size,
+            reason=reason,
+        )
+        self._put(row.id, row)
+
+    def _put_death(self, event: WorkerEnded, lane: LaneRow, worker: Worker | None) -> None:
+        """Keep a death once; of one worker told of twice the telling with a report counts."""
+        known = None if worker is None else self._deaths.get(worker.id)
+        if known is not None and event.report is None:
+            return
+        self._n_deaths += known is None
+        death = death_row(self._n_deaths if known is None else known.id, event, self._started_ns, lane, worker)
+        if worker is not None:
+            self._deaths[worker.id] = death
+        self._put(death.id, death)
 
     def _end(self, worker: Worker, state: str, ended_ns: int, reason: str) -> None:
         worker.state, worker.ended_ns, worker.reason = state, ended_ns, reason
@@ -260,3 +340,7 @@ class Places:
         rows, names = self._changed[name], _NAMES[name]
         self._changed[name] = {}
         return _PUT[name], [tuple(getattr(row, column) for column in names) for row in rows.values()]
+
+
+def _pack_slots(slots: tuple[SlotFacts, ...]) -> str:
+    return "\n".join(f"{slot.node}\t{slot.node_index}\t{slot.local_index}" for slot in slots)

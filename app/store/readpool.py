@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.errors import NotARunFileError, QueryTimeoutError, ReaderBusyError, RunFileError, RunFileMissingError
+from app.store.models import SCHEMA_REVISION
+from app.store.older import show_as_of_today
 from app.store.schema import check_schema
 
 # SQLite asks whether to go on after about this many of its own instructions, which is about a millisecond.
@@ -111,9 +113,10 @@ class ReadPool:
         uri = f"file:{urllib.parse.quote(str(self._path.absolute()))}?{options}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA query_only = 1")
             connection.execute("PRAGMA busy_timeout = 250")
-            check_schema(connection, self._path)
+            if check_schema(connection, self._path) != SCHEMA_REVISION:
+                show_as_of_today(connection)
+            connection.execute("PRAGMA query_only = 1")
         except BaseException:
             connection.close()
             raise

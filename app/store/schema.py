@@ -10,7 +10,7 @@ from sqlalchemy import create_mock_engine
 from sqlalchemy.dialects import sqlite
 
 from app.errors import NotARunFileError, SchemaVersionError
-from app.store.models import APPLICATION_ID, SCHEMA_REVISION, Record
+from app.store.models import APPLICATION_ID, READABLE_REVISIONS, SCHEMA_REVISION, Record
 
 
 def schema_statements() -> tuple[str, ...]:
@@ -36,22 +36,23 @@ def create_schema(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-def check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that the file holds a run that this Podium reads.
+def check_schema(connection: sqlite3.Connection, path: Path) -> str:
+    """Make sure that the file holds a run that this Podium reads, and return its revision.
 
     Raises:
         NotARunFileError: It holds something else.
         SchemaVersionError: Another Podium wrote it.
     """
     found = revision_of(connection, path)
-    if found != SCHEMA_REVISION:
+    if found not in READABLE_REVISIONS:
         raise SchemaVersionError(
-            f"{path} has schema {found}, this Podium reads {SCHEMA_REVISION}; "
+            f"{path} has schema {found}, this Podium reads {', '.join(READABLE_REVISIONS)}; "
             f"look at it with the Podium that wrote it, or update this one if it is older",
             str(path),
             found,
             SCHEMA_REVISION,
         )
+    return found
 
 
 def revision_of(connection: sqlite3.Connection, path: Path) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from app.store.buckets import Cells, add_busy, add_span
+from app.store.buckets import BUCKET_NS, Cells, Counts, add_busy, add_span
 from app.store.codes import OK, SAID_END, SAID_START, status_code
+from app.store.slots import slot_of
 from core.events import CallAwaited, CallFinished, CallStarted, RankFinished
 
 # Spans come from another thread than the end of their call: a call's ranks are compared once all are there, or this
@@ -95,7 +96,7 @@ class OpenCall:
     runs: list[tuple[LaneRow, int]] = field(default_factory=list)
 
 
-SpanRow = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+SpanRow = tuple[int, ...]
 SPAN_COLUMNS = (
     "lane_id",
     "began_ns",
@@ -111,11 +112,12 @@ SPAN_COLUMNS = (
     "rows_out",
     "bytes_in",
     "bytes_out",
+    "serialise_ns",
 )
 
 
 class Totals:
-    """Adds up spans and calls. ``lanes_changed`` and ``cells`` are taken by whoever writes them down."""
+    """Adds up spans and calls. ``lanes_changed``, ``cells`` and ``counts`` are taken by whoever writes them down."""
 
     def __init__(self, started_ns: int) -> None:
         """Start at zero; ``started_ns`` is the run's start on the driver clock."""
@@ -126,6 +128,7 @@ class Totals:
         self._methods_of_settled: OrderedDict[int, int] = OrderedDict()
         self.lanes_changed: dict[int, LaneRow] = {}
         self.cells: Cells = {}
+        self.counts: Counts = {}
 
     def begin(self, call: OpenCall) -> None:
         """Take note of a call in flight."""
@@ -154,6 +157,7 @@ class Totals:
             event.rows_out,
             event.bytes_in,
             event.bytes_out,
+            event.serialise_ns,
         )
 
     def end(self, event: CallFinished, call: OpenCall) -> None:
@@ -164,7 +168,10 @@ class Totals:
             self._unawaited[event.call_id] = call
             if len(self._unawaited) > _N_UNAWAITED:
                 self._unawaited.popitem(last=False)
-        began_ns = call.started.at_ns + call.started.gate_ns - self._started_ns
+        asked_ns = call.started.at_ns - self._started_ns
+        key = (0, call.method.id, asked_ns // BUCKET_NS[0], slot_of(event.at_ns - call.started.at_ns))
+        self.counts[key] = self.counts.get(key, 0) + 1
+        began_ns = asked_ns + call.started.gate_ns
         taken_ns = event.dispatch_ns + event.execute_ns
         if call.started.blocking:
             taken_ns = max(0, event.at_ns - self._started_ns - began_ns)

@@ -91,6 +91,7 @@ class Writer:
         self._drop_lock = threading.Lock()
         self._counters = Counters()
         self._n_dropped = self._n_dropped_noted = 0
+        self._gap_from_s, self._gap_reason = 0.0, ""
         self._pending: tuple[Batch, list[_Mark]] | None = None
         self._retry_at = self._retry_pause_s = 0.0
         self._error = ""
@@ -179,6 +180,8 @@ class Writer:
         with self._drop_lock:
             if type(item) in _ENDINGS and len(self._queue) < self.options.capacity * 11 // 10:
                 return True
+            if self._n_dropped == self._n_dropped_noted:
+                self._gap_from_s, self._gap_reason = time.monotonic(), self._error or "the queue was full"
             self._n_dropped += 1
             return False
 
@@ -215,8 +218,7 @@ class Writer:
         events = [item for item in items if not isinstance(item, _Mark)] if marks else items
         now_ns = self._facts.started_ns + time.monotonic_ns() - self._started_mono_ns
         if self._must_note_drops():
-            self._ledger.note_dropped(self._n_dropped - self._n_dropped_noted, now_ns)
-            self._n_dropped_noted, self._noted_at = self._n_dropped, time.monotonic()
+            self._note_dropped(now_ns)
         batch = self._ledger.take(events, now_ns, closing)
         self._last_ns = batch.last_ns
         with self._drop_lock:
@@ -272,6 +274,14 @@ class Writer:
             _log.error("recording to %s waits: %s; training goes on", self.path, error)
         self._error, self._retry_pause_s = str(error), pause_s
         self._retry_at = time.monotonic() + pause_s
+
+    def _note_dropped(self, now_ns: int) -> None:
+        with self._drop_lock:
+            n, self._noted_at = self._n_dropped - self._n_dropped_noted, time.monotonic()
+            self._n_dropped_noted = self._n_dropped
+            from_ns = now_ns - int((self._noted_at - self._gap_from_s) * _NS)
+            reason = self._gap_reason
+        self._ledger.note_dropped(n, from_ns, now_ns, reason)
 
     def _must_note_drops(self) -> bool:
         return self._n_dropped > self._n_dropped_noted and time.monotonic() - self._noted_at >= 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import sqlite3
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from app.errors import NotARunFileError, RunFileMissingError, RunLockedError, Sc
 from app.recorder import start_run
 from app.store.check_migrations import main, problems
 from app.store.migrate import differences, known_revisions, migrations_dir, run_migrations, upgrade
-from app.store.models import SCHEMA_REVISION
+from app.store.models import READABLE_REVISIONS, SCHEMA_REVISION
 from app.store.reader import Reader
+from app.store.readpool import ReadPool
 from app.store.runfile import RunFile
 from tests.store_scene import START_NS, facts
 
 pytestmark = pytest.mark.integration
+
+DATA = Path(__file__).parents[1] / "data"
+OLDER = tuple(revision for revision in READABLE_REVISIONS if revision != SCHEMA_REVISION)
 
 
 def made(path: Path) -> Path:
@@ -25,6 +30,13 @@ def made(path: Path) -> Path:
     file = RunFile(path)
     file.create(facts())
     file.close()
+    return path
+
+
+def of_schema(revision: str, folder: Path) -> Path:
+    """Put the file that a Podium of schema ``revision`` wrote into ``folder``: its driver was killed in call 241."""
+    path = folder / f"old-{revision}.db"
+    path.write_bytes(gzip.decompress((DATA / f"run-schema-{revision}.db.gz").read_bytes()))
     return path
 
 
@@ -98,3 +110,50 @@ def test_a_run_started_in_a_folder_has_a_file_of_its_own(tmp_path: Path) -> None
     recorder.close()
     assert (run.name, run.script, run.podium_version, run.ray_version) == ("my run", "train.py", "9.9", "2.60")
     assert run.id in recorder.path.name
+
+
+@pytest.mark.parametrize("revision", OLDER)
+def test_a_file_of_an_older_schema_is_shown_as_it_is(revision: str, tmp_path: Path) -> None:
+    path = of_schema(revision, tmp_path)
+    before = path.read_bytes()
+    with contextlib.closing(Reader(path)) as reader:
+        assert (reader.run().name, reader.run().state, reader.run().n_calls) == ("old", "died", 241)
+        assert sum(method.n_calls for method in reader.overview().methods) == 240
+        detail = reader.call(240)
+        assert detail is not None
+        assert [span.status for span in detail.spans] == ["ok"] * 3
+        assert reader.timeline(None, None, 800).lanes
+        assert reader.operations(5, None)[0].state == "succeeded"
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("revision", OLDER)
+def test_a_file_of_an_older_schema_is_moved_to_that_of_today_with_what_can_be_known(
+    revision: str, tmp_path: Path
+) -> None:
+    path = of_schema(revision, tmp_path)
+    assert upgrade(path) == (revision, SCHEMA_REVISION)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert connection.execute("SELECT count(*), sum(serialise_ns) FROM rank_span").fetchall() == [(720, 0)]
+        assert connection.execute("SELECT rank, pid, cause FROM death").fetchall() == [
+            (1, 1001, "killed by signal 9 (SIGKILL) from outside")
+        ]
+        counted = connection.execute("SELECT level, sum(n) FROM latency GROUP BY level").fetchall()
+        assert counted == [(level, 240) for level in range(6)]
+    with contextlib.closing(Reader(path)) as reader:
+        assert reader.run().n_calls == 241
+
+
+@pytest.mark.parametrize("revision", OLDER)
+def test_queries_on_an_older_file_still_use_its_indexes(revision: str, tmp_path: Path) -> None:
+    pool = ReadPool(of_schema(revision, tmp_path))
+    with contextlib.closing(pool), pool.lend() as connection:
+        query = "SELECT id, serialise_ns FROM call WHERE method_id = 1 AND id < 99 ORDER BY id DESC LIMIT 5"
+        (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+        assert "ix_call_method_id_id" in plan[3]
+        query = "SELECT began_ns, serialise_ns FROM rank_span WHERE lane_id = 1 AND began_ns BETWEEN 1 AND 2"
+        (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+        assert "lane_id=? AND began_ns>" in plan[3]

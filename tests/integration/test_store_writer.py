@@ -185,9 +185,13 @@ def test_a_full_queue_drops_the_newest_and_says_how_many(tmp_path: Path) -> None
         assert recorder.state().n_dropped == 50
         assert recorder.flush()
         texts = [row[0] for row in ask(recorder.path, "SELECT text FROM event ORDER BY id")]
-        assert texts.count("50 events were not recorded") == 1
-        assert [text for text in texts if text != "50 events were not recorded"] == [f"notice {n}" for n in range(100)]
+        told = "50 events were not recorded: the queue was full"
+        assert texts.count(told) == 1
+        assert [text for text in texts if text != told] == [f"notice {n}" for n in range(100)]
         assert ask(recorder.path, "SELECT n_dropped FROM run") == [(50,)]
+        ((from_ns, to_ns, *rest),) = ask(recorder.path, "SELECT from_ns, to_ns, n_events, reason FROM gap")
+        assert rest == [50, "the queue was full"]
+        assert 0 <= int(str(from_ns)) <= int(str(to_ns))
 
 
 def test_spans_that_are_too_old_go_and_what_they_added_up_to_stays(tmp_path: Path) -> None:
