@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,11 @@ class SettingsError(UsageError):
     """A setting that is refused before anything is started; ``setting`` is its name on the command line."""
 
     setting: str = ""
+
+
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+# A socket's address has 108 bytes on Linux and 104 elsewhere, with the zero at its end.
+_MAX_UDS_BYTES = 103
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Limits:
     n_connections: int = 32
     n_streams: int = 16
     n_readers: int = 2
+    n_commanders: int = 4
     n_readers_waiting: int = 32
     head_timeout_s: float = 10.0
     body_timeout_s: float = 10.0
@@ -43,10 +50,13 @@ class ServerSettings:
     """Where the server listens and what it allows.
 
     ``allowed_hosts`` are further ``Host`` values, each with its port unless that is 80: for a tunnel or a proxy.
-    ``open_to_network`` is what ``--i-know`` sets.
+    ``open_to_network`` is what ``--i-know`` sets. With ``uds`` the server listens on that unix socket and on no port.
+    ``root_path`` is the path under which a proxy shows the server, such as "/podium". ``metrics_open`` lets
+    ``/metrics`` be read without a token.
 
     Raises:
-        SettingsError: The host is not loopback and ``open_to_network`` is not set, or the port cannot be.
+        SettingsError: The host is not loopback and ``open_to_network`` is not set, or the port, the socket or the root
+            path cannot be.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +64,9 @@ class ServerSettings:
     control: bool = False
     open_to_network: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    uds: str = ""
+    root_path: str = ""
+    metrics_open: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -65,6 +78,25 @@ class ServerSettings:
                 f"--host {self.host} would let other machines reach this run; Podium listens on 127.0.0.1 or ::1 "
                 "(reach it by an SSH tunnel), or add --i-know if this network is meant to",
                 setting="--host",
+            )
+        if self.uds:
+            self._check_uds()
+        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
+            raise SettingsError(
+                f"--root-path {self.root_path!r} is no path such as /podium: it begins with a slash and does not end "
+                "with one",
+                setting="--root-path",
+            )
+
+    def _check_uds(self) -> None:
+        if self.port or self.host != "127.0.0.1":
+            raise SettingsError("--uds takes the place of --host and --port; give one or the other", setting="--uds")
+        n_bytes = len(os.fsencode(os.path.abspath(self.uds)))
+        if n_bytes > _MAX_UDS_BYTES:
+            raise SettingsError(
+                f"--uds {self.uds} is {n_bytes} bytes long as an absolute path, the system takes {_MAX_UDS_BYTES}; "
+                "choose a shorter one, such as in /tmp",
+                setting="--uds",
             )
 
 
@@ -97,8 +129,8 @@ def client_settings(url: str, token_file: Path | None, environ: Mapping[str, str
     chosen = url or environ.get("PODIUM_URL", "")
     if not chosen:
         raise SettingsError("say which run: --url http://127.0.0.1:PORT, or set PODIUM_URL", setting="--url")
-    if not chosen.startswith(("http://", "https://")):
-        raise SettingsError(f"{chosen!r} is not a URL that starts with http:// or https://", setting="--url")
+    if not chosen.startswith(("http://", "https://", "unix:")):
+        raise SettingsError(f"{chosen!r} is not a URL that starts with http://, https:// or unix:", setting="--url")
     if url and "token=" in url:
         raise SettingsError(
             "leave ?token=... out of --url, other users could read it there; use --token-file or PODIUM_TOKEN",

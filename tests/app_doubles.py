@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
@@ -11,15 +12,13 @@ from fastapi import FastAPI
 from app.api import Tokens, create_app
 from app.settings import Limits, ServerSettings
 from app.store.facts import AuditFacts
-from core.control.commands import Command, Operation, OperationState, Pause, Plan, PoolChange, PoolSnapshot
-from core.errors import GenerationConflictError, StateError, UnknownNameError
+from tests.app_plane import STARTED_NS, MemoryPlane
 from web import source as web
 
 PORT = 4321
 HOST = f"127.0.0.1:{PORT}"
 URL = f"http://{HOST}"
 STARTED_AT = "2026-01-02T03:04:05.678+00:00"
-STARTED_NS = 1_767_323_045_678_000_000
 
 
 def some_run(**changes: object) -> web.Run:
@@ -144,75 +143,6 @@ class MemorySource:
         self.seq = -1
 
 
-class MemoryPlane:
-    """A control plane that carries a command out at once, over pools in a dictionary."""
-
-    def __init__(self) -> None:
-        """Start with the pools "pool" and "judges", active, generation 3."""
-        self.by_name = {name: PoolSnapshot(name, "active", 3, (2,), 2, ("rollout",), 0) for name in ("judges", "pool")}
-        self.by_id: dict[str, Operation] = {}
-        self._ids = itertools.count(1)
-
-    def pools(self) -> tuple[PoolSnapshot, ...]:
-        return tuple(self.by_name.values())
-
-    def pool(self, name: str) -> PoolSnapshot:
-        try:
-            return self.by_name[name]
-        except KeyError:
-            raise UnknownNameError(f"there is no pool {name!r}", name=name, known=tuple(self.by_name)) from None
-
-    def submit(self, command: Command) -> Operation:
-        pool = self.pool(command.pool)
-        wanted = "paused" if isinstance(command, Pause) else "active"
-        if command.expected_generation not in {None, pool.generation}:
-            raise GenerationConflictError(
-                f"pool {pool.name!r} is at generation {pool.generation}, not {command.expected_generation}",
-                state=pool.state,
-                expected=command.expected_generation or 0,
-                actual=pool.generation,
-            )
-        if pool.state == wanted:
-            raise StateError(f"pool {pool.name!r} is {wanted} already", state=pool.state)
-        self.by_name[pool.name] = replace(pool, state=wanted, generation=pool.generation + 1)
-        operation = Operation(
-            id=f"op-{next(self._ids)}",
-            kind=type(command).__name__.lower(),
-            pool=pool.name,
-            who=command.who,
-            state=OperationState.SUCCEEDED,
-            created_ns=STARTED_NS + 1_500_000_000,
-            updated_ns=STARTED_NS + 1_600_000_000,
-            expected_generation=command.expected_generation,
-            before=pool.state,
-            after=wanted,
-        )
-        self.by_id[operation.id] = operation
-        return operation
-
-    def operation(self, operation_id: str) -> Operation:
-        try:
-            return self.by_id[operation_id]
-        except KeyError:
-            raise UnknownNameError(f"there is no operation {operation_id!r}", name=operation_id) from None
-
-    def operations(self) -> tuple[Operation, ...]:
-        return tuple(self.by_id.values())
-
-    def plan(self, command: Command) -> Plan:
-        pool = self.pool(command.pool)
-        change = PoolChange(pool.name, pool.process_on_nodes, pool.process_on_nodes, pool.generation)
-        return Plan(type(command).__name__.lower(), (change,), (), prepared=False)
-
-    def cancel(self, operation_id: str) -> Operation:
-        operation = self.operation(operation_id)
-        if operation.state.done:
-            raise StateError("the operation is done", state=operation.state.value)
-        cancelled = replace(operation, state=OperationState.CANCELLED)
-        self.by_id[operation_id] = cancelled
-        return cancelled
-
-
 @dataclass
 class MemoryAudit:
     """Keeps audit entries in a list."""
@@ -254,3 +184,34 @@ class House:
     def controller(self, **headers: str) -> httpx.AsyncClient:
         """Return a client with the control token."""
         return self.visitor(self.tokens.control, **headers)
+
+
+def answer(house: House, method: str, path: str, **request: Any) -> httpx.Response:
+    """Send one request with the control token (or the headers given)."""
+    token = request.pop("token", house.tokens.control)
+
+    async def send() -> httpx.Response:
+        async with house.visitor(token) as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(send())
+
+
+def get(path: str, house: House | None = None, **request: Any) -> httpx.Response:
+    return answer(house or House(), "GET", path, **request)
+
+
+def post(house: House, path: str, body: object = None, **headers: str) -> httpx.Response:
+    return answer(house, "POST", path, json={} if body is None else body, headers=headers)
+
+
+def check_problem(response: httpx.Response, status: int, slug: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert problem["type"] == f"urn:podium:problem:{slug}"
+    assert problem["status"] == status
+    assert problem["instance"] == response.request.url.path
+    assert problem["request_id"] == response.headers["x-request-id"]
+    assert problem["title"]
+    return problem

@@ -24,7 +24,8 @@ from web.source import Run, RunSource
 class Collaborators:
     """Everything a route may need.
 
-    ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve.
+    ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
+    ``is_ending`` that it is about to be. ``reads`` puts questions to the run's file, ``commands`` asks the plane.
     """
 
     source: RunSource
@@ -32,16 +33,19 @@ class Collaborators:
     settings: ServerSettings
     tokens: Tokens
     reads: ReadPool
+    commands: ReadPool
     hub: TickHub
     files: StaticFiles
     remembered: Remembered
     seats: Seats
     is_over: Callable[[], bool]
+    is_ending: Callable[[], bool]
 
     @property
     def controllable(self) -> bool:
         """Whether anybody at all may steer this run."""
-        return self.settings.control and self.control is not None and not self.is_over()
+        may = self.settings.control and self.control is not None
+        return may and not self.is_over() and not self.is_ending()
 
 
 def collaborators(request: Request) -> Collaborators:

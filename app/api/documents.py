@@ -1,4 +1,4 @@
-"""What ``openapi.json`` says of problems: the one shape of every error."""
+"""What ``openapi.json`` says of answers that are no dataclass: problems, plans and operations. Shown, never made."""
 
 from __future__ import annotations
 
@@ -26,6 +26,80 @@ class ProblemDocument(BaseModel):
     errors: list[FieldProblemDocument] = []
 
 
+class PoolChangeDocument(BaseModel):
+    """What a plan does to a pool; ``before`` is empty for a new pool, ``after`` for one that ends."""
+
+    pool: str
+    before: list[int]
+    after: list[int]
+    generation: int
+
+
+class GroupMoveDocument(BaseModel):
+    """What a plan does to a group; ``how`` is untouched, stateless, state or reconfigure."""
+
+    group: str
+    from_pool: str
+    to_pool: str
+    world_size_before: int
+    world_size_after: int
+    how: str
+
+
+class PlanDocument(BaseModel):
+    """What a command would do; ``lost`` is what would not survive, ``stand_still_s`` an estimate."""
+
+    kind: str
+    pools: list[PoolChangeDocument]
+    groups: list[GroupMoveDocument]
+    prepared: bool
+    why_not_prepared: str
+    drains: list[str]
+    lost: list[str]
+    stand_still_s: float
+    estimate_from: str
+
+
+class ResultDocument(BaseModel):
+    """What an operation that succeeded did, in words."""
+
+    before: str
+    after: str
+
+
+class OperationErrorDocument(BaseModel):
+    """Why an operation came to nothing, in the shape of a problem."""
+
+    type: str
+    title: str
+    detail: str
+
+
+class OperationDocument(BaseModel):
+    """A command on its way; once ``done``, either ``result`` or ``error`` is there. Times are ms since the run's start.
+
+    ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired.
+    """
+
+    id: str
+    kind: str
+    pool: str
+    state: str
+    done: bool
+    who: str
+    created_at: str
+    created_ms: float
+    updated_ms: float
+    expected_generation: int | None
+    before: str
+    after: str
+    progress: str
+    plan: PlanDocument | None
+    stand_still_ms: float
+    result: ResultDocument | None
+    error: OperationErrorDocument | None
+
+
 def _problem(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/problem+json": {"schema": _SCHEMA}}}
 
@@ -46,4 +120,6 @@ CONTROL_PROBLEMS: dict[int | str, dict[str, Any]] = {
     409: _problem("The present state forbids it"),
     412: _problem("Changed by somebody else since"),
     415: _problem("Only JSON is taken"),
+    428: _problem("A generation must be named"),
+    503: _problem("Too busy, or the driver is ending"),
 }

@@ -17,7 +17,7 @@ from app.api.guard import Guard
 from app.api.idempotency import Remembered
 from app.api.limits import ReadPool, Seats
 from app.api.problems import install_problem_handlers
-from app.api.rules import Rules, allowed_hosts
+from app.api.rules import OPEN_PATHS, Rules, allowed_hosts
 from app.api.static import StaticFiles, find_plotly_js
 from app.api.stream import TickHub
 from app.api.tokens import Tokens
@@ -37,11 +37,13 @@ def create_app(
     audit: AuditLog | None = None,
     now_ns: Callable[[], int] = time.time_ns,
     is_over: Callable[[], bool] = bool,
+    is_ending: Callable[[], bool] = bool,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
-    for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer.
+    for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
+    that it is about to be.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -54,11 +56,13 @@ def create_app(
         settings=settings,
         tokens=tokens,
         reads=reads,
+        commands=ReadPool(limits.n_commanders, limits.n_readers_waiting),
         hub=TickHub(source, control, reads, limits.tick_s),
         files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
         remembered=Remembered(),
         seats=Seats(limits.n_streams),
         is_over=is_over,
+        is_ending=is_ending,
     )
     app = FastAPI(
         title="Podium",
@@ -66,13 +70,14 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
         **_telemetry_off(),
     )
     app.state.collaborators = has
     for room in (health, reading, steering, listening, showing):
         # Not include_router: newer FastAPI nests the routes then, and a walk over app.routes would see none of them.
         app.router.routes.extend(room.router.routes)
-    html_problem = showing.html_problem(has.files)
+    html_problem = showing.html_problem(has.files, settings.root_path)
     install_problem_handlers(app, html_problem)
     app.add_middleware(
         Guard,
@@ -86,15 +91,17 @@ def create_app(
 
 
 def _rules(settings: ServerSettings, tokens: Tokens) -> Rules:
-    hosts = allowed_hosts(settings.host, settings.port)
+    hosts = frozenset({"localhost"}) if settings.uds else allowed_hosts(settings.host, settings.port)
     further = frozenset(host.lower() for host in settings.allowed_hosts)
     return Rules(
         hosts=hosts | further,
         # A further name may stand for a proxy that speaks TLS; our own port never does.
         origins=frozenset({f"http://{host}" for host in hosts | further} | {f"https://{host}" for host in further}),
-        cookie=f"podium_{settings.port}",
+        cookie="podium_uds" if settings.uds else f"podium_{settings.port}",
         control=settings.control,
         tokens=tokens,
+        open_paths=OPEN_PATHS | {"/metrics"} if settings.metrics_open else OPEN_PATHS,
+        root_path=settings.root_path,
     )
 
 

@@ -71,6 +71,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = _below(scope, self._rules.root_path)
         visit = _Visit(_head(scope), uuid.uuid4().hex, send)
         scope["podium.request_id"] = visit.request_id
         verdict = self._limited(visit.head, judge(visit.head, self._rules))
@@ -79,7 +80,7 @@ class Guard:
                 await self._audit_refusal(visit, verdict)
                 await self._refuse(visit, verdict.problem)
             case Entry():
-                await _enter(visit, verdict, self._rules.cookie)
+                await _enter(visit, verdict, self._rules)
             case Visitor():
                 await self._let_in(scope, receive, visit, verdict)
 
@@ -107,7 +108,8 @@ class Guard:
             await self._pass(scope, _replay(body, receive), visit)
             outcome = "accepted" if visit.status < 400 else "refused" if visit.status < 500 else "failed"
             operation_id = str(scope.get("podium.operation", ""))
-            await self._note(visit, visitor.name, expected, outcome, str(visit.status), operation_id)
+            said = f"{visit.status} {scope.get('podium.note', '')}".strip()
+            await self._note(visit, visitor.name, expected, outcome, said, operation_id)
         else:
             await self._pass(scope, receive, visit)
 
@@ -133,6 +135,9 @@ class Guard:
         with anyio.move_on_after(self._limits.body_timeout_s):
             while True:
                 message = await receive()
+                if message["type"] == "http.disconnect":
+                    # What came so far may be a whole command by accident, but it is not what they meant to send.
+                    return _GONE
                 body += message.get("body", b"")
                 if len(body) > self._limits.max_body_bytes:
                     return too_large
@@ -221,11 +226,24 @@ class _Visit:
 
 
 _CLOSE = (("Connection", "close"),)
+_GONE = Problem(400, "incomplete", "Incomplete", "the connection was gone before the whole body had come")
 
 
-async def _enter(visit: _Visit, entry: Entry, cookie: str) -> None:
-    value = f"{cookie}={entry.session}; Path=/; HttpOnly; SameSite=Strict"
-    await visit.answer(303, b"", "text/plain", (("Location", entry.location), ("Set-Cookie", value)))
+async def _enter(visit: _Visit, entry: Entry, rules: Rules) -> None:
+    root = rules.root_path
+    value = f"{rules.cookie}={entry.session}; Path={root}/; HttpOnly; SameSite=Strict"
+    await visit.answer(303, b"", "text/plain", (("Location", root + entry.location), ("Set-Cookie", value)))
+
+
+def _below(scope: Scope, root_path: str) -> Scope:
+    """Return ``scope`` with its path as the routes know it, whether the proxy in front takes the root path off or not.
+
+    A copy only where something changes.
+    """
+    path = scope["path"]
+    if not root_path or not (path == root_path or path.startswith(f"{root_path}/")):
+        return scope
+    return {**scope, "path": path[len(root_path) :] or "/"}
 
 
 def _head(scope: Scope) -> Head:

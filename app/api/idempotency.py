@@ -6,11 +6,21 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from app.api.problems import Problem, ProblemError
 
 _KEEP_S = 24 * 3600.0
 _MAX_KEYS = 1000
+
+
+@dataclass(slots=True)
+class _Known:
+    """A key's request in one string, since when it is known, and its operation; empty while that is being made."""
+
+    fingerprint: str
+    since_s: float
+    operation_id: str = ""
 
 
 class Remembered:
@@ -20,7 +30,7 @@ class Remembered:
         """Start knowing nothing."""
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[float, str, str]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def once(self, key: str, fingerprint: str, deed: Callable[[], str]) -> str:
         """Return the id of the operation that ``deed`` made, now or before; with an empty ``key`` it is always done.
@@ -28,26 +38,51 @@ class Remembered:
         ``fingerprint`` is the request in one string. A deed that raises is forgotten, so that it can be tried again.
 
         Raises:
-            ProblemError: The key came before with another request.
+            ProblemError: The key came before with another request, or its request is being worked on just now.
         """
         if not key:
             return deed()
+        known = self._begin(key, fingerprint)
+        if known.operation_id:
+            return known.operation_id
+        try:
+            known.operation_id = deed()
+        except BaseException:
+            with self._lock:
+                self._known.pop(key, None)
+            raise
+        return known.operation_id
+
+    def _begin(self, key: str, fingerprint: str) -> _Known:
+        """Return what is known of ``key``: one that is done, or a new one for the caller to do."""
         with self._lock:
             self._forget_old()
-            if key in self._known:
-                _, known_fingerprint, operation_id = self._known[key]
-                if known_fingerprint != fingerprint:
-                    detail = "this Idempotency-Key was used for another request; take a new key"
-                    raise ProblemError(Problem(422, "key-reused", "Key used before", detail))
-                return operation_id
-            operation_id = deed()
-            self._known[key] = (self._clock_s(), fingerprint, operation_id)
-            return operation_id
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = _Known(fingerprint, self._clock_s())
+                return known
+            if known.fingerprint != fingerprint:
+                raise ProblemError(_REUSED)
+            if not known.operation_id:
+                raise ProblemError(_IN_FLIGHT)
+            return known
 
     def _forget_old(self) -> None:
         oldest_s = self._clock_s() - _KEEP_S
         while self._known:
             first = next(iter(self._known))
-            if len(self._known) < _MAX_KEYS and self._known[first][0] >= oldest_s:
+            if len(self._known) < _MAX_KEYS and self._known[first].since_s >= oldest_s:
                 return
             del self._known[first]
+
+
+_REUSED = Problem(
+    422, "key-reused", "Key used before", "this Idempotency-Key was used for another request; take a new key"
+)
+_IN_FLIGHT = Problem(
+    409,
+    "key-in-flight",
+    "The same request is being worked on",
+    "the first request with this Idempotency-Key has no answer yet; send it again in a moment for the same operation",
+    headers=(("Retry-After", "1"),),
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
@@ -12,7 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from app.errors import ReaderError
-from core.errors import GenerationConflictError, PodiumError, StateError, UnknownNameError, UsageError
+from core.errors import (
+    GenerationConflictError,
+    LiveStateError,
+    PlacementError,
+    PodiumError,
+    StateError,
+    UnknownNameError,
+    UsageError,
+)
 
 HtmlProblem = Callable[["Problem", str], str]
 PROBLEM_JSON = "application/problem+json"
@@ -28,7 +37,10 @@ class FieldProblem:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A refusal or failure. ``slug`` is its kind for programs, ``headers`` go with the answer."""
+    """A refusal or failure. ``slug`` is its kind for programs, ``headers`` go with the answer.
+
+    ``more`` are further members of the document, such as the generation that a pool has now.
+    """
 
     status: int
     slug: str
@@ -36,6 +48,7 @@ class Problem:
     detail: str
     errors: tuple[FieldProblem, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
+    more: tuple[tuple[str, object], ...] = ()
 
 
 class ProblemError(Exception):
@@ -60,6 +73,7 @@ _TITLES = {
 _BY_TYPE: tuple[tuple[type[PodiumError], int, str, str], ...] = (
     (UnknownNameError, 404, "unknown-name", "No such thing"),
     (GenerationConflictError, 412, "stale-generation", "Changed by somebody else"),
+    (LiveStateError, 409, "state-would-be-lost", "A group's state would be lost"),
     (StateError, 409, "state-forbids", "The present state forbids it"),
     (UsageError, 422, "cannot-work", "This can never work"),
 )
@@ -77,9 +91,11 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, ReaderError):
         retry = (("Retry-After", str(max(1, round(error.retry_after_s)))),)
         return Problem(503, "busy", "The run's file did not answer", str(error), headers=retry)
+    if isinstance(error, PlacementError):
+        return _placement_problem(error)
     for kind, status, slug, title in _BY_TYPE:
         if isinstance(error, kind):
-            return Problem(status, slug, title, str(error))
+            return Problem(status, slug, title, str(error), more=_more(error))
     if isinstance(error, RequestValidationError):
         return _validation_problem(error)
     if isinstance(error, HTTPException):
@@ -89,10 +105,34 @@ def problem_of(error: Exception) -> Problem:
     return Problem(500, "failed", "The server failed", "an error inside Podium; the driver's log has its traceback")
 
 
+def _placement_problem(error: PlacementError) -> Problem:
+    """Return 422 for what would not fit if everything were free, 409 for what may fit later."""
+    more = (("needed", dict(error.needed)), ("available", dict(error.available)))
+    if error.hopeless:
+        return Problem(422, "cannot-fit", "Larger than the cluster", str(error), more=more)
+    return Problem(409, "no-room", "No room on the cluster now", str(error), more=more)
+
+
+def _more(error: PodiumError) -> tuple[tuple[str, object], ...]:
+    match error:
+        case GenerationConflictError():
+            return (("expected_generation", error.expected), ("actual_generation", error.actual))
+        case LiveStateError():
+            return (("group", error.group), ("worker_class", error.worker_class))
+        case _:
+            return ()
+
+
 def _validation_problem(error: RequestValidationError) -> Problem:
-    found = tuple(FieldProblem(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors())
+    found = tuple(FieldProblem(".".join(map(str, one["loc"])), _said(one)) for one in error.errors())
     detail = "; ".join(f"{one.where}: {one.message}" for one in found[:5])
     return Problem(422, "invalid-request", "The request does not fit", detail, errors=found)
+
+
+def _said(one: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field, and the number that was sent where it was one."""
+    given, text = one.get("input"), str(one["msg"])
+    return f"{text}, not {given:g}" if isinstance(given, int | float) and "equal to" in text else text
 
 
 def problem_body(problem: Problem, instance: str, request_id: str) -> bytes:
@@ -107,6 +147,7 @@ def problem_body(problem: Problem, instance: str, request_id: str) -> bytes:
     }
     if problem.errors:
         body["errors"] = problem.errors
+    body |= dict(problem.more)
     return orjson.dumps(body)
 
 

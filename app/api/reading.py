@@ -9,14 +9,14 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.api import operations
 from app.api.answers import json_answer, page
 from app.api.collaborators import Collaborators, Who, With, check_run, no_query
-from app.api.documents import PROBLEMS
+from app.api.documents import PROBLEMS, OperationDocument
 from app.api.problems import ProblemError, not_found
 from app.api.tokens import Scope
 from app.api.views import operation_view, pool_view
 from core.control import commands
-from core.errors import UnknownNameError
 from web import source
 
 router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
@@ -173,23 +173,38 @@ async def list_events(has: With, asked: Annotated[EventsAsked, Query()]) -> Resp
     return await has.reads.ask(ask)
 
 
-@router.get("/operations", operation_id="list_operations", tags=["operations"])
+@router.get(
+    "/operations",
+    operation_id="list_operations",
+    tags=["operations"],
+    responses={200: {"description": "A page of operations as of `/operations/{operation_id}`"}},
+)
 async def list_operations(has: With, asked: Annotated[OperationsAsked, Query()]) -> Response:
     """List control operations, newest first."""
 
     def ask() -> Response:
-        found = has.source.operations(asked.limit, asked.cursor)
+        found = operations.list_operations(has, asked.limit, asked.cursor)
         run = has.source.run()
-        items = [operation_view(_fresh(has, one), run) for one in found]
+        items = [operation_view(one, run) for one in found]
         return json_answer(page(items, found[-1].id if len(found) == asked.limit else None))
 
     return await has.reads.ask(ask)
 
 
-@router.get("/operations/{operation_id}", operation_id="get_operation", tags=["operations"], dependencies=_NO_QUERY)
+@router.get(
+    "/operations/{operation_id}",
+    operation_id="get_operation",
+    tags=["operations"],
+    dependencies=_NO_QUERY,
+    responses={200: {"model": OperationDocument}},
+)
 async def get_operation(has: With, operation_id: Annotated[str, Path(max_length=200)]) -> Response:
     """Return one operation as it stands."""
-    return await has.reads.ask(lambda: json_answer(operation_view(find_operation(has, operation_id), has.source.run())))
+
+    def ask() -> Response:
+        return json_answer(operation_view(operations.find_operation(has, operation_id), has.source.run()))
+
+    return await has.reads.ask(ask)
 
 
 @router.get("/resource-pools", operation_id="list_pools", tags=["resource pools"], dependencies=_NO_QUERY)
@@ -209,26 +224,6 @@ async def get_pool(has: With, name: Annotated[str, Path(max_length=200)]) -> Res
     return await has.reads.ask(ask)
 
 
-def find_operation(has: Collaborators, operation_id: str) -> commands.Operation | source.Operation:
-    """Return an operation from the live plane, else from the record.
-
-    Raises:
-        ProblemError: Neither knows it.
-    """
-    if has.control is not None:
-        try:
-            return has.control.operation(operation_id)
-        except UnknownNameError:
-            pass
-    cursor: str | None = None
-    while found := has.source.operations(1000, cursor):
-        for one in found:
-            if one.id == operation_id:
-                return one
-        cursor = found[-1].id
-    raise ProblemError(not_found("this run has no such operation"))
-
-
 def find_pool(has: Collaborators, name: str) -> commands.PoolSnapshot | source.Pool:
     """Return a pool from the live plane, else from the record.
 
@@ -246,13 +241,3 @@ def find_pool(has: Collaborators, name: str) -> commands.PoolSnapshot | source.P
 
 def _pools(has: Collaborators) -> tuple[Any, ...]:
     return has.control.pools() if has.control is not None else has.source.pools()
-
-
-def _fresh(has: Collaborators, known: source.Operation) -> commands.Operation | source.Operation:
-    """Return what the live plane says of an operation, as the record is a moment behind."""
-    if has.control is None:
-        return known
-    try:
-        return has.control.operation(known.id)
-    except UnknownNameError:
-        return known

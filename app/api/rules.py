@@ -19,7 +19,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 STATIC_PREFIX = "/static/"
 STREAM_PATH = "/api/v1/stream"
-READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(control=True)) to pause and resume"
+READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(control=True)) to steer it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,18 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the server was started with. ``hosts`` and ``origins`` are those that mean us, in lower case."""
+    """What the server was started with. ``hosts`` and ``origins`` are those that mean us, in lower case.
+
+    ``open_paths`` are read without a token; ``root_path`` is where a proxy shows us.
+    """
 
     hosts: frozenset[str]
     origins: frozenset[str]
     cookie: str
     control: bool
     tokens: Tokens
+    open_paths: frozenset[str] = OPEN_PATHS
+    root_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def judge(head: Head, rules: Rules) -> Verdict:
         return refusal
     if head.path == "/" and not head.is_mutation and "token=" in head.query:
         return _entry(head, rules)
-    if head.is_static or (head.path in OPEN_PATHS and not head.is_mutation):
+    if head.is_static or (head.path in rules.open_paths and not head.is_mutation):
         return Visitor(Scope.NOBODY)
     scope, by_cookie = _credential(head, rules)
     if scope is Scope.NOBODY:

@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 _MAX_ID = 2**53
 _FOR_A_YEAR = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "public, no-cache"
-_READ_TOKEN_HINT = "This browser came with the read token; open the URL with the control token to pause and resume."
+_READ_TOKEN_HINT = "This browser came with the read token; open the URL with the control token to steer."
 
 
 @router.get("/")
@@ -70,9 +70,10 @@ async def static(has: With, request: Request, name: str) -> Response:
     return Response(found.body, headers=headers, media_type=found.media_type)
 
 
-def html_problem(files: StaticFiles) -> HtmlProblem:
+def html_problem(files: StaticFiles, root_path: str = "") -> HtmlProblem:
     """Return what makes a page of a problem; it asks nothing of the run."""
-    frame = Frame(page="problem", asset_version=files.version, plotly_url=plotly_url(files))
+    plotly = plotly_url(files, root_path)
+    frame = Frame(page="problem", asset_version=files.version, plotly_url=plotly, root=root_path)
 
     def render(problem: Problem, request_id: str) -> str:
         return pages.render_problem(frame, problem.status, problem.title, problem.detail, request_id)
@@ -80,9 +81,9 @@ def html_problem(files: StaticFiles) -> HtmlProblem:
     return render
 
 
-def plotly_url(files: StaticFiles) -> str:
+def plotly_url(files: StaticFiles, root_path: str) -> str:
     """Return where the browser finds plotly.js, empty when it is not installed."""
-    return f"{STATIC_PREFIX}{files.plotly_name}" if files.plotly_name else ""
+    return f"{root_path}{STATIC_PREFIX}{files.plotly_name}" if files.plotly_name else ""
 
 
 async def _page(
@@ -106,7 +107,8 @@ def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], 
         controllable=may_control,
         csrf=has.tokens.csrf if may_control else "",
         asset_version=has.files.version,
-        plotly_url=plotly_url(has.files),
+        plotly_url=plotly_url(has.files, has.settings.root_path),
+        root=has.settings.root_path,
         control_hint=_hint(has, may_control, live),
     )
 
@@ -116,4 +118,6 @@ def _hint(has: Collaborators, may_control: bool, live: bool) -> str:
         return ""
     if has.is_over() or not live:
         return "The run is over."
+    if has.is_ending():
+        return "The driver is ending."
     return _READ_TOKEN_HINT if has.controllable else READ_ONLY_HINT[0].upper() + READ_ONLY_HINT[1:] + "."

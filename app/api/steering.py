@@ -1,132 +1,93 @@
-"""Steering a running driver: ``POST /api/v1/resource-pools/{name}/pause`` and its kin.
+"""Steering a running driver: pause, resume, resize, split and merge its pools, move a group, cancel.
 
-Each answers 202 with the operation it became; the driver carries it out at its next safe point. ``If-Match`` or
-``expected_generation`` refuse the command if somebody changed the pool since; both may be left out, as pausing and
-resuming lose nothing.
+Each answers 202 with the operation it became; the driver carries it out at its next safe point. ``?dry_run=true``
+answers 200 with the plan instead. Handlers translate, nothing more: ``submitting`` has the rules.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Body, Depends, Path
 from starlette.responses import Response
 
 from app.api.answers import json_answer
-from app.api.collaborators import Collaborators, Controller, With, no_query
-from app.api.documents import CONTROL_PROBLEMS
-from app.api.problems import Problem, ProblemError
-from app.api.reading import find_operation
-from app.api.rules import READ_ONLY_HINT
+from app.api.bodies import MAX_NAME, ControlRequest, MergeRequest, MoveRequest, ResizeRequest, SplitRequest
+from app.api.collaborators import Controller, With, no_query, require_control
+from app.api.documents import CONTROL_PROBLEMS, OperationDocument, PlanDocument
+from app.api.problems import ProblemError
+from app.api.submitting import Asked, plane_of, submit, unfit
 from app.api.views import operation_view
-from core.control.commands import Command, ControlPlane, Pause, Resume
+from core.control.commands import Merge, Move, Part, Pause, Resize, Resume, Split
 
-router = APIRouter(prefix="/api/v1", responses=CONTROL_PROBLEMS, dependencies=[Depends(no_query)])
-_MAX_DEADLINE_S = 24 * 3600.0
+router = APIRouter(prefix="/api/v1", responses=CONTROL_PROBLEMS, dependencies=[Depends(require_control)])
 
-PoolName = Annotated[str, Path(max_length=200)]
-IfMatch = Annotated[str | None, Header(description='The pool\'s ETag, such as "g3"', max_length=100)]
-Key = Annotated[str | None, Header(alias="Idempotency-Key", pattern=r"^[\x21-\x7e]{1,128}$")]
-
-
-class ControlRequest(BaseModel):
-    """What may be said with a command; an empty body says nothing."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [{"expected_generation": 3}]})
-
-    expected_generation: int | None = Field(None, ge=0, le=2**53)
-    deadline_s: float | None = Field(None, gt=0, le=_MAX_DEADLINE_S, allow_inf_nan=False)
-
-
+PoolName = Annotated[str, Path(max_length=MAX_NAME)]
+GroupName = Annotated[str, Path(max_length=MAX_NAME)]
 Said = Annotated[ControlRequest | None, Body()]
+_COMMAND: dict[str, Any] = {
+    "status_code": 202,
+    "responses": {
+        202: {"model": OperationDocument, "description": "Taken; Location names the operation"},
+        200: {"model": PlanDocument, "description": "The plan, for a dry run"},
+    },
+}
 
 
-@router.post("/resource-pools/{name:path}/pause", operation_id="pause_pool", tags=["resource pools"], status_code=202)
-async def pause_pool(
-    request: Request,
-    has: With,
-    who: Controller,
-    name: PoolName,
-    body: Said = None,
-    if_match: IfMatch = None,
-    key: Key = None,
-) -> Response:
+@router.post("/resource-pools/merge", operation_id="merge_pools", tags=["resource pools"], **_COMMAND)
+async def merge_pools(asked: Asked, body: MergeRequest) -> Response:
+    """Make one pool of several; their groups go on all of its slots."""
+    generations = tuple(body.expected_generations.items())
+    command = Merge(tuple(body.pools), body.name, asked.who.name, expected_generations=generations)
+    return await submit(asked, command, body)
+
+
+@router.post("/resource-pools/{name:path}/pause", operation_id="pause_pool", tags=["resource pools"], **_COMMAND)
+async def pause_pool(asked: Asked, name: PoolName, body: Said = None) -> Response:
     """Let no new call on the pool's groups start; a running call finishes."""
-    return await _submit(request, has, _as_said(Pause(name, who.name), body, if_match), key)
+    return await submit(asked, Pause(name, asked.who.name), body)
 
 
-@router.post("/resource-pools/{name:path}/resume", operation_id="resume_pool", tags=["resource pools"], status_code=202)
-async def resume_pool(
-    request: Request,
-    has: With,
-    who: Controller,
-    name: PoolName,
-    body: Said = None,
-    if_match: IfMatch = None,
-    key: Key = None,
-) -> Response:
+@router.post("/resource-pools/{name:path}/resume", operation_id="resume_pool", tags=["resource pools"], **_COMMAND)
+async def resume_pool(asked: Asked, name: PoolName, body: Said = None) -> Response:
     """Let the pool's groups go on."""
-    return await _submit(request, has, _as_said(Resume(name, who.name), body, if_match), key)
+    return await submit(asked, Resume(name, asked.who.name), body)
 
 
-@router.post("/operations/{operation_id}/cancel", operation_id="cancel_operation", tags=["operations"])
+@router.post("/resource-pools/{name:path}/resize", operation_id="resize_pool", tags=["resource pools"], **_COMMAND)
+async def resize_pool(asked: Asked, name: PoolName, body: ResizeRequest) -> Response:
+    """Give the pool other processes per node; its groups are rebuilt on them."""
+    return await submit(asked, Resize(name, asked.who.name, tuple(body.process_on_nodes)), body)
+
+
+@router.post("/resource-pools/{name:path}/split", operation_id="split_pool", tags=["resource pools"], **_COMMAND)
+async def split_pool(asked: Asked, name: PoolName, body: SplitRequest) -> Response:
+    """Make several pools of the pool's slots, and give each group a home in one of them."""
+    parts = tuple(Part(part.name, part.size, tuple(part.groups)) for part in body.parts)
+    return await submit(asked, Split(name, asked.who.name, parts), body)
+
+
+@router.post("/worker-groups/{name:path}/move", operation_id="move_group", tags=["worker groups"], **_COMMAND)
+async def move_group(asked: Asked, name: GroupName, body: MoveRequest) -> Response:
+    """Rebuild a group, and what shares its processes, on the slots of another pool."""
+    return await submit(asked, Move(name, body.pool, asked.who.name), body)
+
+
+@router.post(
+    "/operations/{operation_id}/cancel",
+    operation_id="cancel_operation",
+    tags=["operations"],
+    dependencies=[Depends(no_query)],
+    responses={200: {"model": OperationDocument}},
+)
 async def cancel_operation(
-    has: With, who: Controller, operation_id: Annotated[str, Path(max_length=200)], body: dict[str, str] | None = None
+    has: With,
+    _who: Controller,
+    operation_id: Annotated[str, Path(max_length=MAX_NAME)],
+    body: dict[str, str] | None = None,
 ) -> Response:
     """Take back an operation that is not running yet."""
     if body:
-        raise ProblemError(_unfit("body: cancel takes none"))
-    plane = _plane(has)
-    return await has.reads.ask(lambda: json_answer(operation_view(plane.cancel(operation_id), has.source.run())))
-
-
-def _as_said(command: Command, body: ControlRequest | None, if_match: str | None) -> Command:
-    """Return ``command`` with the generation and the deadline that the request names."""
-    expected = _agreed(body.expected_generation if body else None, if_match)
-    deadline_s = body.deadline_s if body else None
-    return replace(
-        command,
-        expected_generation=expected,
-        deadline_s=command.deadline_s if deadline_s is None else deadline_s,
-    )
-
-
-def _agreed(in_body: int | None, if_match: str | None) -> int | None:
-    """Return the generation that header and body name."""
-    if if_match is None or if_match.strip() == "*":
-        return in_body
-    found = re.fullmatch(r'"g(\d{1,15})"', if_match.strip())
-    if found is None:
-        raise ProblemError(_unfit('header.if-match: a pool\'s ETag looks like "g3", with its quotes'))
-    if in_body is not None and in_body != int(found[1]):
-        raise ProblemError(_unfit(f"If-Match says generation {found[1]}, the body says {in_body}"))
-    return int(found[1])
-
-
-def _unfit(detail: str) -> Problem:
-    return Problem(422, "invalid-request", "The request does not fit", detail)
-
-
-async def _submit(request: Request, has: Collaborators, command: Command, key: str | None) -> Response:
-    plane = _plane(has)
-
-    def do() -> Response:
-        operation_id = has.remembered.once(key or "", repr(command), lambda: plane.submit(command).id)
-        # For the audit entry that the guard makes of the answer.
-        request.scope["podium.operation"] = operation_id
-        view = operation_view(find_operation(has, operation_id), has.source.run())
-        return json_answer(view, 202, {"Location": f"/api/v1/operations/{operation_id}"})
-
-    return await has.reads.ask(do)
-
-
-def _plane(has: Collaborators) -> ControlPlane:
-    if has.is_over():
-        detail = "the driver has ended; nothing is left to steer"
-        raise ProblemError(Problem(409, "run-over", "The run is over", detail))
-    if not has.controllable or has.control is None:
-        raise ProblemError(Problem(403, "read-only", "Read-only", READ_ONLY_HINT))
-    return has.control
+        raise ProblemError(unfit("body: cancel takes none", "body"))
+    plane = plane_of(has)
+    return await has.commands.ask(lambda: json_answer(operation_view(plane.cancel(operation_id), has.source.run())))

@@ -1,14 +1,23 @@
-"""Pools and operations as the API shows them, whether a live plane or the run's file knows them."""
+"""Pools, plans and operations as the API shows them, whether a live plane or the run's file knows them."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
 
 from core.control import commands
 from web import source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DONE = frozenset(state.value for state in commands.OperationState if state.done)
+_TITLES = {
+    "failed": "The operation failed",
+    "cancelled": "The operation was cancelled",
+    "expired": "The operation's deadline passed",
+}
 
 
 def pool_view(pool: commands.PoolSnapshot | source.Pool) -> dict[str, object]:
@@ -25,17 +34,27 @@ def pool_view(pool: commands.PoolSnapshot | source.Pool) -> dict[str, object]:
     }
 
 
+def plan_view(plan: object) -> dict[str, Any] | None:
+    """Return a plan's JSON: of the plan itself, or of the text that the record keeps of it."""
+    if isinstance(plan, str):
+        return _loaded(plan)
+    return asdict(plan) if is_dataclass(plan) and not isinstance(plan, type) else None
+
+
 def operation_view(operation: commands.Operation | source.Operation, run: source.Run) -> dict[str, object]:
-    """Return an operation's JSON, with times in ms since the run's start and ``created_at`` as ISO 8601."""
+    """Return an operation's JSON, with times in ms since the run's start and ``created_at`` as ISO 8601.
+
+    Once it is done, ``result`` says what became of it, or ``error`` why nothing did, in the shape of a problem.
+    """
     if isinstance(operation, commands.Operation):
         state = operation.state.value
         started_ns = run_start_ns(run)
         created_ms = (operation.created_ns - started_ns) / 1e6
         updated_ms = (operation.updated_ns - started_ns) / 1e6
-        expected: int | None = operation.expected_generation
+        stand_still_ms = operation.stand_still_s * 1e3
     else:
         state, created_ms, updated_ms = operation.state, operation.created_ms, operation.updated_ms
-        expected = None
+        stand_still_ms = operation.stand_still_ms
     return {
         "id": operation.id,
         "kind": operation.kind,
@@ -46,10 +65,27 @@ def operation_view(operation: commands.Operation | source.Operation, run: source
         "created_at": (_started(run) + timedelta(milliseconds=created_ms)).isoformat(timespec="milliseconds"),
         "created_ms": round(created_ms, 3),
         "updated_ms": round(updated_ms, 3),
-        "expected_generation": expected,
+        "expected_generation": operation.expected_generation,
         "before": operation.before,
         "after": operation.after,
-        "error": operation.error or None,
+        "progress": operation.progress,
+        "plan": plan_view(operation.plan),
+        "stand_still_ms": round(stand_still_ms, 3),
+        "result": {"before": operation.before, "after": operation.after} if state == "succeeded" else None,
+        "error": _error(state, operation.error),
+    }
+
+
+def brief_operation(operation: commands.Operation) -> dict[str, object]:
+    """Return what a problem says of another operation: who did what, and how far it is."""
+    return {
+        "id": operation.id,
+        "kind": operation.kind,
+        "pool": operation.pool,
+        "who": operation.who,
+        "state": operation.state.value,
+        "before": operation.before,
+        "after": operation.after,
     }
 
 
@@ -57,6 +93,20 @@ def run_start_ns(run: source.Run) -> int:
     """Return the run's start on the driver clock, as exact as ``started_at`` says."""
     since = _started(run) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+
+
+def _error(state: str, text: str) -> dict[str, str] | None:
+    if state not in _TITLES:
+        return None
+    return {"type": f"urn:podium:problem:operation-{state}", "title": _TITLES[state], "detail": text}
+
+
+def _loaded(text: str) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(text) if text else None
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _started(run: source.Run) -> datetime:

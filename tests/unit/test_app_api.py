@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 from fastapi.routing import APIRoute
@@ -20,42 +19,22 @@ from app.api.collaborators import require_control
 from app.errors import ReaderBusyError
 from app.settings import Limits
 from core.control.commands import OperationState
-from tests.app_doubles import HOST, PORT, House, MemorySource, some_call, some_run
+from tests.app_doubles import (
+    HOST,
+    PORT,
+    House,
+    MemorySource,
+    answer,
+    check_problem,
+    get,
+    post,
+    some_call,
+    some_run,
+)
 from web import source as web
 
 PAUSE = "/api/v1/resource-pools/pool/pause"
 RESUME = "/api/v1/resource-pools/pool/resume"
-
-
-def answer(house: House, method: str, path: str, **request: Any) -> httpx.Response:
-    """Send one request with the control token (or the headers given)."""
-    token = request.pop("token", house.tokens.control)
-
-    async def send() -> httpx.Response:
-        async with house.visitor(token) as client:
-            return await client.request(method, path, **request)
-
-    return asyncio.run(send())
-
-
-def get(path: str, house: House | None = None, **request: Any) -> httpx.Response:
-    return answer(house or House(), "GET", path, **request)
-
-
-def post(house: House, path: str, body: object = None, **headers: str) -> httpx.Response:
-    return answer(house, "POST", path, json={} if body is None else body, headers=headers)
-
-
-def check_problem(response: httpx.Response, status: int, slug: str) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    problem: dict[str, Any] = response.json()
-    assert problem["type"] == f"urn:podium:problem:{slug}"
-    assert problem["status"] == status
-    assert problem["instance"] == response.request.url.path
-    assert problem["request_id"] == response.headers["x-request-id"]
-    assert problem["title"]
-    return problem
 
 
 # Reading
@@ -506,7 +485,7 @@ def test_operations_come_from_the_record_when_no_plane_knows_them() -> None:
     for plane in (None, House().plane):
         house = House(MemorySource(ops=[known]), plane=plane)
         found = get("/api/v1/operations/op-9", house, token=house.tokens.read).json()
-        assert (found["state"], found["done"], found["error"], found["created_at"]) == (
+        assert (found["state"], found["done"], found["error"]["detail"], found["created_at"]) == (
             "failed",
             True,
             "too late",

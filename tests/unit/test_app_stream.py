@@ -11,7 +11,8 @@ import pytest
 from app.api.limits import ReadPool
 from app.api.stream import Listener, News, Snapshot, TickHub, news_between
 from app.settings import Limits
-from tests.app_doubles import House, MemoryPlane, MemorySource, some_run
+from tests.app_doubles import House, MemorySource, some_run
+from tests.app_plane import MemoryPlane
 from web import source as web
 
 

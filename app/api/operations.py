@@ -1,0 +1,68 @@
+"""Operations from both who know them: the live plane, which knows how they stand, and the record, which keeps them."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TypeAlias
+
+from app.api.collaborators import Collaborators
+from app.api.problems import ProblemError, not_found
+from core.control import commands
+from core.errors import UnknownNameError
+from web import source
+
+Known: TypeAlias = commands.Operation | source.Operation
+
+
+def find_operation(has: Collaborators, operation_id: str) -> Known:
+    """Return an operation from the live plane, else from the record.
+
+    Raises:
+        ProblemError: Neither knows it.
+    """
+    if has.control is not None:
+        try:
+            return has.control.operation(operation_id)
+        except UnknownNameError:
+            pass
+    cursor: str | None = None
+    while found := has.source.operations(1000, cursor):
+        for one in found:
+            if one.id == operation_id:
+                return one
+        cursor = found[-1].id
+    raise ProblemError(not_found("this run has no such operation"))
+
+
+def list_operations(has: Collaborators, limit: int, cursor: str | None) -> tuple[Known, ...]:
+    """Return at most ``limit`` operations newest first, those made before operation ``cursor``.
+
+    The record is a moment behind, so what only the plane knows is newer than all that the record has.
+    """
+    recorded = has.source.operations(limit, None)
+    ahead = _not_recorded(has, recorded)
+    ids = [one.id for one in ahead]
+    if cursor is not None and cursor not in ids:
+        return tuple(_fresh(has, one) for one in has.source.operations(limit, cursor))
+    begin = 0 if cursor is None else ids.index(cursor) + 1
+    found: dict[str, Known] = {one.id: one for one in ahead[begin:]}
+    for one in recorded:
+        found.setdefault(one.id, _fresh(has, one))
+    return tuple(found.values())[:limit]
+
+
+def _not_recorded(has: Collaborators, recorded: tuple[source.Operation, ...]) -> tuple[commands.Operation, ...]:
+    if has.control is None:
+        return ()
+    known = {one.id for one in recorded}
+    return tuple(takewhile(lambda one: one.id not in known, reversed(has.control.operations())))
+
+
+def _fresh(has: Collaborators, known: source.Operation) -> Known:
+    """Return what the live plane says of an operation, as the record is a moment behind."""
+    if has.control is None:
+        return known
+    try:
+        return has.control.operation(known.id)
+    except UnknownNameError:
+        return known

@@ -1,0 +1,203 @@
+"""How a command gets from a request to the control plane: preconditions, a dry run, one deed per key, refusals."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from fastapi import Depends, Header, Query, Request
+from starlette.responses import Response
+
+from app.api.answers import json_answer
+from app.api.bodies import ControlRequest
+from app.api.collaborators import Collaborators, Controller, With
+from app.api.problems import FieldProblem, Problem, ProblemError, problem_of
+from app.api.rules import READ_ONLY_HINT, Visitor
+from app.api.views import brief_operation, operation_view, plan_view
+from core.control.commands import Command, ControlPlane, Merge, Operation, OperationState, Pause, Resume
+from core.errors import GenerationConflictError, LiveStateError, PodiumError, StateError, UsageError
+
+IfMatch = Annotated[str | None, Header(description='The pool\'s ETag, such as "g3"', max_length=100)]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="The same key with the same request is the same operation",
+        pattern=r"^[\x21-\x7e]{1,128}$",
+    ),
+]
+DryRun = Annotated[bool, Query(description="Only return the plan; nothing is changed")]
+_RETRY = (("Retry-After", "1"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks, of whom, and what the request's head says of it."""
+
+    request: Request
+    has: Collaborators
+    who: Visitor
+    if_match: str | None
+    key: str | None
+    dry_run: bool
+
+
+def asking(
+    request: Request,
+    has: With,
+    who: Controller,
+    if_match: IfMatch = None,
+    key: Key = None,
+    dry_run: DryRun = False,
+) -> Asking:
+    """Return what the head of a command says.
+
+    Raises:
+        ProblemError: A query parameter that no command takes.
+    """
+    for name in request.query_params:
+        if name != "dry_run":
+            raise ProblemError(unfit(f"query.{name[:40]}: a command takes no query parameter but dry_run"))
+    return Asking(request, has, who, if_match, key, dry_run)
+
+
+Asked = Annotated[Asking, Depends(asking)]
+
+
+async def submit(asked: Asking, command: Command, body: ControlRequest | None) -> Response:
+    """Return 202 with the operation that ``command`` became, or 200 with its plan for a dry run.
+
+    Raises:
+        ProblemError: The request contradicts itself, names no generation where it must, or the plane refused.
+    """
+    command = _as_said(command, body, asked)
+    plane = plane_of(asked.has)
+    if asked.dry_run:
+        asked.request.scope["podium.note"] = "dry run"
+        return await asked.has.commands.ask(lambda: json_answer(plan_view(_planned(plane, command))))
+
+    def do() -> Response:
+        # Read first: once the plane has taken the command there must be nothing left that can fail.
+        run = asked.has.source.run()
+        operation_id = asked.has.remembered.once(asked.key or "", repr(command), lambda: _taken(plane, command).id)
+        # For the audit entry that the guard makes of the answer.
+        asked.request.scope["podium.operation"] = operation_id
+        location = f"{asked.has.settings.root_path}/api/v1/operations/{operation_id}"
+        return json_answer(operation_view(plane.operation(operation_id), run), 202, {"Location": location})
+
+    return await asked.has.commands.ask(do)
+
+
+def plane_of(has: Collaborators) -> ControlPlane:
+    """Return the plane of a run that can be steered.
+
+    Raises:
+        ProblemError: The run is over or about to be, or it is read-only.
+    """
+    if has.is_over():
+        detail = "the driver has ended; nothing is left to steer"
+        raise ProblemError(Problem(409, "run-over", "The run is over", detail))
+    if has.is_ending():
+        detail = "the driver is ending and takes no more commands"
+        raise ProblemError(Problem(503, "ending", "The driver is ending", detail, headers=_RETRY))
+    if not has.controllable or has.control is None:
+        raise ProblemError(Problem(403, "read-only", "Read-only", READ_ONLY_HINT))
+    return has.control
+
+
+def unfit(detail: str, where: str = "") -> Problem:
+    """Return the problem of a request that contradicts itself."""
+    errors = (FieldProblem(where, detail),) if where else ()
+    return Problem(422, "invalid-request", "The request does not fit", detail, errors=errors)
+
+
+def refusal(error: PodiumError, plane: ControlPlane, command: Command) -> Problem:
+    """Return the problem of a command that the plane refused, with what the asker needs to go on."""
+    problem = problem_of(error)
+    match error:
+        case UsageError():
+            return replace(problem, errors=(FieldProblem("body", str(error)),))
+        case GenerationConflictError():
+            last = _last_change(plane, command)
+            etag = (("ETag", f'"g{error.actual}"'),)
+            if last is None:
+                return replace(problem, headers=etag)
+            return replace(problem, headers=etag, more=(*problem.more, ("last_change", brief_operation(last))))
+        case LiveStateError():
+            return problem
+        case StateError():
+            under_way = next((one for one in plane.operations() if not one.state.done), None)
+            if under_way is not None:
+                return replace(problem, more=(*problem.more, ("operation", brief_operation(under_way))))
+    return problem
+
+
+def _planned(plane: ControlPlane, command: Command) -> object:
+    try:
+        return plane.plan(command)
+    except PodiumError as error:
+        raise ProblemError(refusal(error, plane, command)) from error
+
+
+def _taken(plane: ControlPlane, command: Command) -> Operation:
+    try:
+        return plane.submit(command)
+    except PodiumError as error:
+        raise ProblemError(refusal(error, plane, command)) from error
+
+
+def _last_change(plane: ControlPlane, command: Command) -> Operation | None:
+    """Return the youngest operation that changed one of the command's pools."""
+    pools = set(command.pools) if isinstance(command, Merge) else {command.pool}
+    for operation in reversed(plane.operations()):
+        touched = {operation.pool, *(change.pool for change in operation.plan.pools)} if operation.plan else None
+        if operation.state is OperationState.SUCCEEDED and pools & (touched or {operation.pool}):
+            return operation
+    return None
+
+
+def _as_said(command: Command, body: ControlRequest | None, asked: Asking) -> Command:
+    """Return ``command`` with the generation and the deadline that the request names.
+
+    A change of slots needs a generation, so that nobody undoes what they have not seen. ``If-Match: *`` says that any
+    will do; a pause loses nothing, and a dry run changes nothing.
+    """
+    expected = _agreed(body.expected_generation if body else None, asked.if_match)
+    named = asked.if_match is not None or expected is not None
+    if isinstance(command, Merge):
+        named = named or bool(command.expected_generations)
+        strange = sorted({name for name, _ in command.expected_generations} - set(command.pools))
+        if strange:
+            detail = f"expected_generations names {strange[0]!r}, which is not among the pools to merge"
+            raise ProblemError(unfit(detail, "body.expected_generations"))
+    if not named and not asked.dry_run and not isinstance(command, Pause | Resume):
+        raise ProblemError(_NEEDS_GENERATION)
+    deadline_s = body.deadline_s if body else None
+    return replace(
+        command,
+        expected_generation=expected,
+        deadline_s=command.deadline_s if deadline_s is None else deadline_s,
+    )
+
+
+_NEEDS_GENERATION = Problem(
+    428,
+    "generation-needed",
+    "Say which generation you saw",
+    "read the pool and send its ETag as If-Match, or expected_generation in the body (expected_generations for a "
+    "merge); If-Match: * changes it whatever it is now",
+)
+
+
+def _agreed(in_body: int | None, if_match: str | None) -> int | None:
+    """Return the generation that header and body name."""
+    if if_match is None or if_match.strip() == "*":
+        return in_body
+    found = re.fullmatch(r'"g(\d{1,15})"', if_match.strip())
+    if found is None:
+        raise ProblemError(unfit('header.if-match: a pool\'s ETag looks like "g3", with its quotes', "header.if-match"))
+    if in_body is not None and in_body != int(found[1]):
+        detail = f"If-Match says generation {found[1]}, the body says {in_body}"
+        raise ProblemError(unfit(detail, "header.if-match"))
+    return int(found[1])
