@@ -34,13 +34,29 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RecorderState:
-    """The recorder strip: how much was recorded, lost or pruned, and how far the writer is behind."""
+    """The recorder strip: how much was recorded, lost or pruned, and how far the writer is behind.
+
+    ``db_bytes`` is the file with its write-ahead log, ``log_bytes`` that log alone; ``journal`` is "delete" where a log
+    cannot be, on a network filesystem.
+    """
 
     n_recorded: int
     n_dropped: int
     pruned_before_ms: float | None
     writer_lag_ms: float
     db_bytes: int
+    log_bytes: int = 0
+    journal: str = "wal"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time of which ``n_events`` events were not recorded, and why."""
+
+    from_ms: float
+    to_ms: float
+    n_events: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +286,10 @@ MAX_BARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """A call in a list. ``status`` is running, ok, error, died or cancelled."""
+    """A call in a list. ``status`` is running, ok, error, died or cancelled.
+
+    A call that was in flight when the driver died has died with it.
+    """
 
     id: int
     group: str

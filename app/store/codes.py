@@ -10,6 +10,9 @@ LEVELS = ("info", "warning", "error")
 # Bits of `RankSpan.said`: which of its own times the rank reported.
 SAID_START, SAID_END = 1, 2
 
+# What became of a call that never ended, by the state of its run.
+_NEVER_ENDED = {"running": RUNNING, "died": DIED}
+
 _STATUS_CODES = {word: code for code, word in enumerate(STATUSES)}
 _LEVEL_CODES = {word: code for code, word in enumerate(LEVELS)}
 
@@ -17,6 +20,11 @@ _LEVEL_CODES = {word: code for code, word in enumerate(LEVELS)}
 def status_code(word: str) -> int:
     """Return the number of a call's or span's status; a word nobody knows counts as an error."""
     return _STATUS_CODES.get(word, ERROR)
+
+
+def never_ended_code(run_state: str) -> int:
+    """Return the status of a call without an end in a run of that state: it died with the driver, or was let go."""
+    return _NEVER_ENDED.get(run_state, CANCELLED)
 
 
 def level_code(word: str) -> int:

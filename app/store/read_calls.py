@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from app.store.codes import CANCELLED, OK, RUNNING, SAID_END, SAID_START, STATUSES, status_code, unpack_sizes
+from app.store.codes import CANCELLED, DIED, OK, RUNNING, SAID_END, SAID_START, STATUSES, status_code, unpack_sizes
 from app.store.totals import median
 from web.source import CallDetail, CallFilter, CallPage, CallRow, RankSpan
 
@@ -18,6 +18,11 @@ _ROW = (
     "JOIN word d ON d.id = c.dispatch_mode_id JOIN word e ON e.id = c.execute_mode_id "
 )
 _NEWEST = 2**62
+# What is told of a call without an end in a run that is over.
+_CUT_OFF = {
+    DIED: "It was in flight when the driver died.",
+    CANCELLED: "It was in flight when the driver ended, and nobody waited for it.",
+}
 
 
 def ms(ns: int) -> float:
@@ -25,8 +30,11 @@ def ms(ns: int) -> float:
     return ns / 1e6
 
 
-def call(connection: sqlite3.Connection, call_id: int, run_ns: int) -> CallDetail | None:
-    """Return one call with its ranks, or None when there is no such call; ``run_ns`` is how long the run has lasted."""
+def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended: int = RUNNING) -> CallDetail | None:
+    """Return one call with its ranks, or None when there is no such call.
+
+    ``run_ns`` is how long the run has lasted, ``never_ended`` the status of a call that has no end.
+    """
     row = connection.execute(f"{_ROW} WHERE c.id = ?", (call_id,)).fetchone()
     if row is None:
         return None
@@ -42,8 +50,9 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int) -> CallDetai
         if span.started_ms is not None and span.finished_ms is not None
     ]
     previous_id, next_id = _neighbours(connection, more[10], call_id)
+    cut_off = _CUT_OFF.get(never_ended, "") if row[8] == RUNNING else ""
     return CallDetail(
-        call=_call_row(row, run_ns),
+        call=_call_row(row, run_ns, never_ended),
         generation=more[0],
         gate_ms=ms(more[1]),
         dispatch_ms=ms(more[2]),
@@ -60,33 +69,40 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int) -> CallDetai
         max_ms=ms(max(ran)[0]) if ran else 0.0,
         previous_id=previous_id,
         next_id=next_id,
-        error_type=more[11] or "",
-        error_message=more[12] or "",
+        error_type=more[11] or ("Cut off" if cut_off else ""),
+        error_message=more[12] or cut_off,
         error_traceback=more[13] or "",
         error_rank=-1 if more[14] is None else more[14],
     )
 
 
 def calls(
-    connection: sqlite3.Connection, limit: int, cursor: int | None, narrowed: CallFilter, run_ns: int
+    connection: sqlite3.Connection,
+    limit: int,
+    cursor: int | None,
+    narrowed: CallFilter,
+    run_ns: int,
+    never_ended: int = RUNNING,
 ) -> CallPage:
-    """Return a page of calls newest first, those with an id below ``cursor``."""
+    """Return a page of calls newest first, those with an id below ``cursor``; the rest as for ``call``."""
     below = _NEWEST if cursor is None else cursor
-    ids = _ids(connection, limit + 1, below, narrowed)
+    ids = _ids(connection, limit + 1, below, narrowed, never_ended)
     rows = []
     for call_id in ids[:limit]:
         rows.append(connection.execute(f"{_ROW} WHERE c.id = ?", (call_id,)).fetchone())
-    return CallPage(tuple(_call_row(row, run_ns) for row in rows), rows[-1][0] if rows and len(ids) > limit else None)
+    items = tuple(_call_row(row, run_ns, never_ended) for row in rows)
+    return CallPage(items, rows[-1][0] if rows and len(ids) > limit else None)
 
 
-def _ids(connection: sqlite3.Connection, limit: int, below: int, narrowed: CallFilter) -> list[int]:
+def _ids(connection: sqlite3.Connection, limit: int, below: int, narrowed: CallFilter, never_ended: int) -> list[int]:
     """Return the ids of a page, each query walking an index backwards from the cursor and stopping at the limit."""
     conditions, values = ["id < ?"], [below]
     if narrowed.status:
         code = status_code(narrowed.status) if narrowed.status in STATUSES else -1
+        codes = _codes(code, never_ended)
         # Said twice, as SQLite takes the partial index only where its own condition is spelled out.
-        conditions.append("status = ?" if code == OK else "status = ? AND status != 1")
-        values.append(code)
+        conditions.append(f"status IN ({', '.join('?' * len(codes))})" + (" AND status != 1" if code != OK else ""))
+        values.extend(codes)
     if narrowed.step is not None:
         conditions.append("step = ?")
         values.append(narrowed.step)
@@ -113,10 +129,18 @@ def _method_ids(connection: sqlite3.Connection, narrowed: CallFilter) -> list[in
     return [row[0] for row in rows]
 
 
-def _call_row(row: Sequence[Any], run_ns: int) -> CallRow:
+def _codes(code: int, never_ended: int) -> tuple[int, ...]:
+    """Return the codes on file of calls that are shown with the status ``code``."""
+    if never_ended == RUNNING or code not in {RUNNING, never_ended}:
+        return (code,)
+    return (-1,) if code == RUNNING else (code, RUNNING)
+
+
+def _call_row(row: Sequence[Any], run_ns: int, never_ended: int) -> CallRow:
     ended_ns = run_ns if row[10] is None else row[10]
     lasted_ns = max(0, ended_ns - row[9])
-    return CallRow(*(*row[:6], bool(row[6]), row[7], STATUSES[row[8]], ms(row[9]), ms(lasted_ns), *row[11:]))
+    status = STATUSES[never_ended if row[8] == RUNNING else row[8]]
+    return CallRow(*(*row[:6], bool(row[6]), row[7], status, ms(row[9]), ms(lasted_ns), *row[11:]))
 
 
 def _spans(

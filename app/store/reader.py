@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from app.errors import NotARunFileError, RunFileError
-from app.store import read_calls, read_timeline
-from app.store.codes import LEVELS, unpack_sizes
+from app.store import read_calls, read_deaths, read_latency, read_places, read_timeline
+from app.store.codes import LEVELS, never_ended_code
 from app.store.lock import is_free
 from app.store.read_calls import ms
 from app.store.readpool import ReadPool
+from web.changes import AuditEntry, PoolGeneration
+from web.deaths import CallInFlight, Death
+from web.latency import LatencyMap, MethodLatency
 from web.source import (
     CallDetail,
     CallFilter,
     CallPage,
+    Gap,
     Happening,
     MethodTotal,
     Operation,
@@ -39,30 +42,17 @@ _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
-    """One attempt to change something from outside, as it is on file."""
-
-    id: int
-    at_ms: float
-    actor: str
-    remote: str
-    user_agent: str
-    request_id: str
-    action: str
-    target: str
-    expected_generation: int | None
-    outcome: str
-    detail: str
-    operation_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Now:
     """The run's row with what depends on the moment of asking."""
 
     row: sqlite3.Row
     state: str
     run_ns: int
+
+    @property
+    def never_ended(self) -> int:
+        """The status of a call without an end."""
+        return never_ended_code(self.state)
 
 
 class Reader:
@@ -117,8 +107,8 @@ class Reader:
                 steps=read_timeline.steps(connection, None, None, read_timeline.MAX_STEPS_LISTED),
                 methods=_methods(connection),
                 ranks=_ranks(connection),
-                pools=_pools(connection),
-                workers=_workers(connection),
+                pools=read_places.pools(connection),
+                workers=read_places.workers(connection),
                 happenings=_happenings(connection, 10, None),
                 calls_per_s=_calls_per_s(connection, now),
             )
@@ -127,30 +117,62 @@ class Reader:
         """Return a window for a figure ``px`` wide; None means the run's start or its present end."""
         with self._pool.lend() as connection:
             now = self._now(connection)
-            run_ns, pruned_ns = now.run_ns, now.row["pruned_before_ns"] or 0
-            from_ns = 0 if from_ms is None else int(from_ms * 1e6)
-            to_ns = run_ns if to_ms is None else int(to_ms * 1e6)
-            return read_timeline.timeline(connection, from_ns, max(to_ns, from_ns + 1000), run_ns, px, pruned_ns)
+            from_ns, to_ns = _window_ns(now, from_ms, to_ms)
+            pruned_ns = now.row["pruned_before_ns"] or 0
+            return read_timeline.timeline(connection, from_ns, to_ns, now.run_ns, px, pruned_ns)
 
     def call(self, call_id: int) -> CallDetail | None:
         """Return one call with its ranks, or None when there is no such call."""
         with self._pool.lend() as connection:
-            return read_calls.call(connection, call_id, self._now(connection).run_ns)
+            now = self._now(connection)
+            return read_calls.call(connection, call_id, now.run_ns, now.never_ended)
 
     def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
         """Return calls newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
-            return read_calls.calls(connection, limit, cursor, narrowed, self._now(connection).run_ns)
+            now = self._now(connection)
+            return read_calls.calls(connection, limit, cursor, narrowed, now.run_ns, now.never_ended)
 
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools as they stand."""
         with self._pool.lend() as connection:
-            return _pools(connection)
+            return read_places.pools(connection)
+
+    def pool_generations(self) -> tuple[PoolGeneration, ...]:
+        """Return what every pool looked like in each of its generations."""
+        with self._pool.lend() as connection:
+            return read_places.pool_generations(connection)
 
     def workers(self) -> tuple[Worker, ...]:
         """Return every worker the run had."""
         with self._pool.lend() as connection:
-            return _workers(connection)
+            return read_places.workers(connection)
+
+    def deaths(self) -> tuple[Death, ...]:
+        """Return the workers that died, in the order of their deaths."""
+        with self._pool.lend() as connection:
+            return read_deaths.deaths(connection)
+
+    def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+        """Return the calls without an end, longest first."""
+        with self._pool.lend() as connection:
+            return read_deaths.in_flight(connection, limit, self._now(connection).run_ns)
+
+    def crash_text(self) -> str:
+        """Return what faulthandler wrote beside the run's file, empty when it wrote nothing."""
+        return read_deaths.crash_text(self.path)
+
+    def latencies(self, from_ms: float | None, to_ms: float | None) -> tuple[MethodLatency, ...]:
+        """Return the percentiles of each method's calls that began in a window; None is the run's start or its end."""
+        with self._pool.lend() as connection:
+            return read_latency.latencies(connection, *self._window(connection, from_ms, to_ms))
+
+    def latency_map(
+        self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
+    ) -> LatencyMap | None:
+        """Return a method's calls over time for a figure ``px`` wide, or None when there is no such method."""
+        with self._pool.lend() as connection:
+            return read_latency.latency_map(connection, group, method, *self._window(connection, from_ms, to_ms), px)
 
     def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
         """Return events newest first, those with an id below ``cursor``."""
@@ -159,24 +181,19 @@ class Reader:
 
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
         """Return control operations newest first, those made before operation ``cursor``."""
-        below = "(SELECT id FROM operation WHERE uid = ?)" if cursor is not None else "? + 0"
         with self._pool.lend() as connection:
-            rows = connection.execute(
-                "SELECT uid, kind, pool, state, who, created_ns, updated_ns, before, after, error FROM operation "
-                f"WHERE id < {below} ORDER BY id DESC LIMIT ?",
-                (2**62 if cursor is None else cursor, limit),
-            )
-            return tuple(Operation(*(*row[:5], ms(row[5]), ms(row[6]), *row[7:])) for row in rows)
+            return read_places.operations(connection, limit, cursor)
 
-    def audit_entries(self, limit: int, cursor: int | None) -> tuple[Audit, ...]:
+    def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
         """Return attempts to change something newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
-            rows = connection.execute(
-                "SELECT id, at_ns, actor, remote, user_agent, request_id, action, target, expected_generation, "
-                "outcome, detail, operation_id FROM audit_entry WHERE id < ? ORDER BY id DESC LIMIT ?",
-                (2**62 if cursor is None else cursor, limit),
-            )
-            return tuple(Audit(row[0], ms(row[1]), *row[2:]) for row in rows)
+            return read_places.audit_entries(connection, limit, cursor)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return the times of which something was not recorded, newest first; at most 200."""
+        with self._pool.lend() as connection:
+            rows = connection.execute("SELECT from_ns, to_ns, n_events, reason FROM gap ORDER BY id DESC LIMIT 200")
+            return tuple(Gap(ms(row[0]), ms(row[1]), row[2], row[3]) for row in rows)
 
     def sequence(self) -> int:
         """Return a number that grows whenever something was recorded."""
@@ -189,6 +206,9 @@ class Reader:
     def close(self) -> None:
         """Let go of the file; may be called twice."""
         self._pool.close()
+
+    def _window(self, connection: sqlite3.Connection, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:
+        return _window_ns(self._now(connection), from_ms, to_ms)
 
     def _now(self, connection: sqlite3.Connection) -> _Now:
         cursor = connection.cursor()
@@ -220,11 +240,24 @@ class Reader:
             # A writer that cannot write cannot say so: its silence does.
             lag_ns = max(lag_ns, self._wall_ns() - row["heartbeat_wall_ns"] - 2 * _NS)
         log = self.path.with_name(self.path.name + "-wal")
-        n_bytes = os.stat(self.path).st_size + (log.stat().st_size if log.exists() else 0)
+        log_bytes = log.stat().st_size if log.exists() else 0
         pruned_ns = row["pruned_before_ns"]
         return RecorderState(
-            row["n_recorded"], row["n_dropped"], None if pruned_ns is None else ms(pruned_ns), ms(lag_ns), n_bytes
+            row["n_recorded"],
+            row["n_dropped"],
+            None if pruned_ns is None else ms(pruned_ns),
+            ms(lag_ns),
+            os.stat(self.path).st_size + log_bytes,
+            log_bytes=log_bytes,
+            journal=row["journal"],
         )
+
+
+def _window_ns(now: _Now, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:
+    """Return the window in ns, never empty; None is the run's start or its present end."""
+    from_ns = 0 if from_ms is None else int(from_ms * 1e6)
+    to_ns = now.run_ns if to_ms is None else int(to_ms * 1e6)
+    return from_ns, max(to_ns, from_ns + 1000)
 
 
 def _run(now: _Now) -> Run:
@@ -263,31 +296,6 @@ def _ranks(connection: sqlite3.Connection) -> tuple[RankTotal, ...]:
         "FROM lane l JOIN worker_group g ON g.id = l.group_id ORDER BY l.lost_ns DESC, l.id"
     )
     return tuple(RankTotal(row[0], row[1], row[2], ms(row[3]), ms(row[4]), row[5]) for row in rows)
-
-
-def _pools(connection: sqlite3.Connection) -> tuple[Pool, ...]:
-    groups: dict[int, list[str]] = defaultdict(list)
-    for pool_id, name in connection.execute(
-        "SELECT pool_id, name FROM worker_group WHERE closed_ns IS NULL ORDER BY id"
-    ):
-        groups[pool_id].append(name)
-    rows = connection.execute(
-        "SELECT id, name, state, generation, process_on_nodes FROM pool WHERE name != '' ORDER BY id"
-    )
-    pools = []
-    for pool_id, name, state, generation, sizes in rows:
-        per_node = unpack_sizes(sizes)
-        pools.append(Pool(name, state, generation, per_node, sum(per_node), tuple(groups[pool_id])))
-    return tuple(pools)
-
-
-def _workers(connection: sqlite3.Connection) -> tuple[Worker, ...]:
-    rows = connection.execute(
-        "SELECT g.name, p.name, l.rank, w.local_rank, w.name, w.pid, w.node, w.actor_id, w.devices, w.state, "
-        "w.started_ns, w.ended_ns, w.reason FROM worker w JOIN lane l ON l.id = w.lane_id "
-        "JOIN worker_group g ON g.id = l.group_id JOIN pool p ON p.id = w.pool_id ORDER BY g.id, l.rank, w.id"
-    )
-    return tuple(Worker(*(*row[:10], ms(row[10]), None if row[11] is None else ms(row[11]), row[12])) for row in rows)
 
 
 def _happenings(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[Happening, ...]:

@@ -31,6 +31,11 @@ def new_run_path(runs_dir: Path, name: str, uid: str) -> Path:
     return runs_dir / f"{stamp}-{_plain(name)}-{uid}.db"
 
 
+def crash_path(path: Path) -> Path:
+    """Return where a driver's last stacks go, beside the run's file: ``<run>.crash.txt``."""
+    return path.with_suffix(".crash.txt")
+
+
 def run_paths(runs_dir: Path) -> tuple[Path, ...]:
     """Return the runs' files in a folder, newest first; none when there is no such folder.
 

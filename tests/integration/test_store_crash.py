@@ -110,12 +110,16 @@ def test_the_call_in_flight_is_still_to_be_seen_with_the_ranks_that_never_answer
     with contextlib.closing(Reader(killed.path, wall_ns=later)) as reader:
         detail = reader.call(1)
         assert detail is not None
-        assert detail.call.status == "running"
+        assert (detail.call.status, detail.error_message) == ("died", "It was in flight when the driver died.")
         assert [(span.rank, span.status, span.ready_ms) for span in detail.spans] == [
             (0, "running", None),
             (1, "running", None),
         ]
-        assert [row.id for row in reader.calls(10, None, CallFilter(status="running")).items] == [1]
+        assert [row.id for row in reader.calls(10, None, CallFilter(status="died")).items] == [1]
+        assert not reader.calls(10, None, CallFilter(status="running")).items
+        (call,) = reader.in_flight(10)
+        assert (call.id, [(rank.rank, rank.pid) for rank in call.out]) == (1, [(0, 1000), (1, 1001)])
+        assert call.running_ms > 1000
 
 
 def test_looking_at_a_dead_run_changes_neither_file_nor_log(killed: Killed) -> None:

@@ -1,0 +1,89 @@
+"""Questions about how long calls take, answered from the histograms and never from the calls themselves."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+
+import numpy as np
+
+from app.store.buckets import BUCKET_NS, N_LEVELS, level_for
+from app.store.read_calls import ms
+from app.store.slots import percentile_ns, slot_from_ns
+from web.latency import LatencyMap, MethodLatency
+
+# Enough for the edges of a window to be sharp, few enough to add up at once.
+_MOST_BUCKETS = 400
+
+
+def latencies(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> tuple[MethodLatency, ...]:
+    """Return the percentiles of each method's calls that began in the window, by group and method."""
+    level = next(
+        (level for level, width_ns in enumerate(BUCKET_NS) if to_ns - from_ns <= width_ns * _MOST_BUCKETS), N_LEVELS - 1
+    )
+    first, last = from_ns // BUCKET_NS[level], max(from_ns, to_ns - 1) // BUCKET_NS[level]
+    methods = connection.execute(
+        "SELECT m.id, g.name, m.name FROM method m JOIN worker_group g ON g.id = m.group_id ORDER BY g.name, m.name"
+    ).fetchall()
+    found = []
+    for method_id, group, name in methods:
+        counts = dict(
+            connection.execute(
+                "SELECT slot, sum(n) FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? "
+                "GROUP BY slot",
+                (level, method_id, first, last),
+            ).fetchall()
+        )
+        if counts:
+            percentiles = (percentile_ns(counts, share) / 1e6 for share in (0.5, 0.9, 0.95, 0.99))
+            found.append(MethodLatency(group, name, sum(counts.values()), *percentiles))
+    return tuple(found)
+
+
+def latency_map(
+    connection: sqlite3.Connection, group: str, method: str, from_ns: int, to_ns: int, px: int
+) -> LatencyMap | None:
+    """Return a method's calls over time, or None when there is no such method."""
+    row = connection.execute(
+        "SELECT m.id FROM method m JOIN worker_group g ON g.id = m.group_id WHERE g.name = ? AND m.name = ?",
+        (group, method),
+    ).fetchone()
+    if row is None:
+        return None
+    level = level_for(to_ns - from_ns, 1, px)
+    width_ns = BUCKET_NS[level]
+    first, last = from_ns // width_ns, max(from_ns, to_ns - 1) // width_ns
+    cells = connection.execute(
+        "SELECT bucket, slot, n FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ?",
+        (level, row[0], first, last),
+    ).fetchall()
+    return _as_map(cells, first, last - first + 1, width_ns)
+
+
+def _as_map(cells: list[tuple[int, int, int]], first: int, n_buckets: int, width_ns: int) -> LatencyMap:
+    if not cells:
+        return LatencyMap(ms(first * width_ns), ms(width_ns), n_buckets)
+    by_bucket: dict[int, dict[int, int]] = defaultdict(dict)
+    for bucket, slot, n in cells:
+        by_bucket[bucket - first][slot] = n
+    low, high = min(cell[1] for cell in cells), max(cell[1] for cell in cells)
+    counts = np.zeros((high - low + 1, n_buckets), dtype=np.int64)
+    columns = np.array(cells, dtype=np.int64).T
+    counts[columns[1] - low, columns[0] - first] = columns[2]
+
+    def over_time(share: float) -> list[float | None]:
+        return [
+            percentile_ns(by_bucket[bucket], share) / 1e6 if bucket in by_bucket else None
+            for bucket in range(n_buckets)
+        ]
+
+    return LatencyMap(
+        from_ms=ms(first * width_ns),
+        bucket_ms=ms(width_ns),
+        n_buckets=n_buckets,
+        edges_ms=[slot_from_ns(slot) / 1e6 for slot in range(low, high + 2)],
+        counts=counts.tolist(),
+        p50_ms=over_time(0.5),
+        p95_ms=over_time(0.95),
+        p99_ms=over_time(0.99),
+    )
