@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         sort_placement_group_by_node_ip,
         split_resource_pool,
     )
-    from core.worker import FusedWorker, Worker
+    from core.worker import FusedWorker, ReplicatedState, Worker
 
 _HOMES = {
     "core.controller": (
@@ -159,6 +159,7 @@ _HOMES = {
     ),
     "core.worker": (
         "FusedWorker",
+        "ReplicatedState",
         "Worker",
     ),
 }
@@ -194,6 +195,7 @@ __all__ = [
     "RayClassWithInitArgs",
     "RayResourcePool",
     "RayWorkerGroup",
+    "ReplicatedState",
     "ResourcePool",
     "ResourcePoolManager",
     "Step",

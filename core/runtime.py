@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from core.cluster import Cluster
+from core.cluster.holdings import Holdings
 from core.errors import UsageError
 from core.events import EventBus
 
@@ -60,19 +61,23 @@ class Runtime:
         self._pool_names: set[str] = set()
         self._joined: weakref.WeakSet[Runtime] = weakref.WeakSet()
         self._group_names: set[str] = set()
+        self._generations: dict[str, int] = {}
         self.slot_tenants: dict[tuple[int, int], set[str]] = {}
+        self.holdings = Holdings()
         self._call_ids = itertools.count(1)
         self.live_calls: dict[int, LiveCall] = {}
         self.bus = EventBus()
         self.clock = DriverClock()
         self.step = 0
         self.plane: object = None
+        self.due: Callable[[], object] | None = None
+        """Makes the live change that waits for a safe point; None, nearly always, when there is none."""
 
     def join(self, other: Runtime) -> None:
         """Record into what ``other`` records into: the same bus, clock and numbers of calls, another cluster."""
         self.bus, self.clock = other.bus, other.clock
         self._call_ids, self._group_names = other._call_ids, other._group_names
-        self._pool_names = other._pool_names
+        self._pool_names, self._generations = other._pool_names, other._generations
         self.live_calls = other.live_calls
         other._joined.add(self)
 
@@ -114,6 +119,12 @@ class Runtime:
         """Return ``wanted``, or with a number behind it when an earlier pool of this run has had the name."""
         with self._lock:
             return next(name for name in _numbered(wanted) if name not in self._pool_names)
+
+    def next_generation(self, pool: str) -> int:
+        """Return the number of the next generation of a pool of this name, from 1; never one it had before."""
+        with self._lock:
+            generation = self._generations[pool] = self._generations.get(pool, 0) + 1
+            return generation
 
     def forget_pool(self, name: str) -> None:
         """Free a pool's name."""

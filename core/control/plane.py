@@ -150,7 +150,7 @@ class RuntimeControl:
         ).start()
 
     def _drain(self, pool: RayResourcePool, operation: Operation, deadline_s: float) -> None:
-        state = pool.gate.await_change(PoolState.PAUSING, deadline_s)
+        state = pool.gate.await_change({PoolState.PAUSING}, deadline_s)
         with self._lock:
             if self.operation(operation.id).state.done:
                 return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from core.cluster import ActorHandle
 from core.dispatch import Execute
-from core.events import GroupClosed, GroupCreated, MethodFacts, WorkerEnded, WorkerStarted
+from core.events import GroupClosed, GroupCreated, GroupRebuilt, MethodFacts, WorkerEnded, WorkerStarted
 from core.group.bind import Method
 from core.group.start import Started
 from core.pool import RayResourcePool
@@ -36,6 +36,36 @@ def announce_group(
             ),
         )
     )
+    _announce_workers(group, pool, started)
+
+
+def announce_rebuilt(group: str, pool: RayResourcePool, started: Started, reason: str) -> None:
+    """Say that a group has other workers now."""
+    runtime = pool.runtime
+    runtime.bus.emit(
+        GroupRebuilt(
+            at_ns=runtime.clock.now_ns(),
+            group=group,
+            pool=pool.name,
+            world_size=len(started.actors),
+            generation=pool.generation,
+            reason=reason,
+        )
+    )
+    _announce_workers(group, pool, started)
+
+
+def announce_end(runtime: Runtime, group: str, ranks: int, dead: set[int], reason: str) -> None:
+    """Say of every worker that is not dead that it ends on purpose; from here on its end is no death."""
+    ended = [rank for rank in range(ranks) if rank not in dead]
+    dead.update(ended)
+    now_ns = runtime.clock.now_ns()
+    for rank in ended:
+        runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason=reason))
+
+
+def _announce_workers(group: str, pool: RayResourcePool, started: Started) -> None:
+    runtime = pool.runtime
     workers = zip(pool.placement_now.slots, started.names, started.identities, started.actors, strict=True)
     for slot, name, identity, actor in workers:
         runtime.bus.emit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from core.cluster import Submitted
 from core.data.future import DataProtoFuture, without_padding
@@ -20,24 +20,29 @@ from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.track import CallFacts, CallTracker
+from core.runtime import Runtime
 
 
-def perform(crew: Crew, owner: Any, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+class Calling(Protocol):
+    """A worker group, as far as a call looks at it; functions of a user's mode are handed it too."""
+
+    _runtime: Runtime
+    _crew: Crew | None
+
+    def crew_for(self, method: str) -> Crew:
+        """Return the workers of now; raise ``PoolClosedError`` when the group is closed."""
+        ...
+
+
+def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Make one call and return what its mode returns.
-
-    ``owner`` is the worker group that functions of a user's mode are handed.
 
     Raises:
         UsageError: The arguments cannot be dealt; no rank was asked.
         WorkerError: A rank failed; the first one that did ends the call.
         PoolClosedError: The pool is closed.
     """
-    what = f"{crew.group}.{method.name}"
-    rule = rule_for(Call(what, method.registration, crew.uneven))
-    if rule.prepare is not None:
-        rule.prepare(owner)
-    called_ns = crew.runtime.clock.now_ns()
-    gate_ns = crew.gate.enter()
+    crew, rule, called_ns, gate_ns = _passed(owner, method)
     tracker = _started(crew, method, called_ns, gate_ns)
     try:
         loads = _dispatch(crew, owner, rule, Arguments(args, kwargs), tracker)
@@ -56,6 +61,44 @@ def perform(crew: Crew, owner: Any, method: Method, args: tuple[Any, ...], kwarg
         raise told from None
     tracker.finished(rows_out, bytes_in)
     return result
+
+
+def _passed(owner: Calling, method: Method) -> tuple[Crew, ModeRule, int, int]:
+    """Pass the pool's gate; return the workers of then, the mode's rule, when the call was made and what it waited.
+
+    This is a safe point: a live change that is due is made here, by this thread. The workers are those the group has
+    once the gate is passed: a call that waited while its group was given others, or another pool, goes on with them.
+    """
+    runtime = owner._runtime
+    waited_since_ns = 0
+    while True:
+        if runtime.due is not None:
+            waited_since_ns = waited_since_ns or runtime.clock.now_ns()
+            runtime.due()
+        crew = owner.crew_for(method.name)
+        rule = rule_for(Call(f"{crew.group}.{method.name}", method.registration, crew.uneven))
+        if rule.prepare is not None:
+            rule.prepare(owner)
+        now_ns = runtime.clock.now_ns()
+        called_ns = waited_since_ns or now_ns
+        if not crew.gate.is_open:
+            waited_since_ns = called_ns
+        if crew.gate.enter(_Wanted(owner, crew)):
+            if owner._crew is crew:
+                return crew, rule, called_ns, runtime.clock.now_ns() - called_ns if waited_since_ns else 0
+            crew.gate.leave()
+
+
+class _Wanted:
+    """Says to a gate whether a call still wants to pass: not when its group has gone elsewhere or a change is due."""
+
+    __slots__ = ("_crew", "_owner")
+
+    def __init__(self, owner: Calling, crew: Crew) -> None:
+        self._owner, self._crew = owner, crew
+
+    def __call__(self) -> bool:
+        return self._owner._crew is self._crew and self._owner._runtime.due is None
 
 
 def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTracker:

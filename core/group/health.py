@@ -30,7 +30,7 @@ class AlivenessWatch:
     def __init__(self, crew: Crew, every_n_seconds: float, on_death: Callable[[int, WorkerDiedError], None]) -> None:
         """Prepare; nothing runs before ``start``."""
         self._crew = crew
-        self._every_s = every_n_seconds
+        self.every_s = every_n_seconds
         self._on_death = on_death
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class AlivenessWatch:
         while not self._stopped.is_set():
             for rank in range(self._crew.world_size):
                 self._ask(rank)
-            self._stopped.wait(self._every_s)
+            self._stopped.wait(self.every_s)
 
     def _ask(self, rank: int) -> None:
         with self._lock:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.cluster import ActorHandle, Cluster, Placement, SpawnRequest
+from core.cluster import ActorHandle, Cluster, Placement, Ref, SpawnRequest
 from core.data.shares import Receipt
 from core.errors import CallTimeoutError, UsageError, VersionSkewError, WorkerDiedError, WorkerStartError
 from core.group.class_args import RayClassWithInitArgs
@@ -138,7 +138,7 @@ class StartSettings:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Workers that are up, in rank order."""
+    """Workers that are up, in rank order; ``took_s`` is how long that took."""
 
     actors: tuple[ActorHandle, ...]
     names: tuple[str, ...]
@@ -146,17 +146,25 @@ class Started:
     clocks: tuple[ClockAlignment, ...]
     master_addr: str
     master_port: int
+    took_s: float = 0.0
 
 
-def start_workers(cluster: Cluster, clock: DriverClock, request: StartRequest) -> Started:
-    """Start the workers of a group; when one fails, all are gone again.
+def _never() -> bool:
+    return False
+
+
+def start_workers(
+    cluster: Cluster, clock: DriverClock, request: StartRequest, given_up: Callable[[], bool] = _never
+) -> Started:
+    """Start the workers of a group; when one fails, or ``given_up`` says yes, all are gone again.
 
     Raises:
         WorkerStartError: A constructor raised or a process ended; the message has the rank, the error its traceback.
-        CallTimeoutError: They were not up after ``timeout_s``.
+        CallTimeoutError: They were not up after ``timeout_s``, or nobody wants them any more.
         VersionSkewError: A worker runs another Podium than the driver.
     """
-    deadline = time.monotonic() + request.timeout_s
+    began = time.monotonic()
+    deadline = began + request.timeout_s
     names = tuple(
         f"{request.prefix}{request.user_class.__name__}_{slot.node_index}:{slot.local_index}"
         for slot in request.placement.slots
@@ -180,21 +188,40 @@ def start_workers(cluster: Cluster, clock: DriverClock, request: StartRequest) -
                     )
                 )
             )
-        address, port = request.rendezvous or _rendezvous(cluster, actors[0], request, deadline)
-        identities = _construct(cluster, actors, request, (address, port), deadline)
+        address, port = request.rendezvous or _rendezvous(cluster, actors[0], request, deadline, given_up)
+        identities = _construct(cluster, actors, request, (address, port), deadline, given_up)
         check_versions(identities, names)
         clocks = align_clocks(cluster, clock, actors, deadline)
     except BaseException as error:
         for actor in actors:
             cluster.kill(actor)
         raise _explained(error, request, names) from None
-    return Started(tuple(actors), names, identities, clocks, address, port)
+    return Started(tuple(actors), names, identities, clocks, address, port, time.monotonic() - began)
 
 
-def _rendezvous(cluster: Cluster, first: ActorHandle, request: StartRequest, deadline: float) -> tuple[str, int]:
+def fetch_patiently(
+    cluster: Cluster, refs: Sequence[Ref], deadline: float, given_up: Callable[[], bool] = _never
+) -> list[Any]:
+    """Return the values of ``refs``, asking four times a second whether they are still wanted.
+
+    Raises:
+        TimeoutError: They were not all there at ``deadline``, or nobody wants them any more.
+    """
+    while True:
+        left_s = _left_s(deadline)
+        try:
+            return cluster.fetch(refs, min(left_s, 0.25))
+        except TimeoutError:
+            if left_s <= 0.25 or given_up():
+                raise
+
+
+def _rendezvous(
+    cluster: Cluster, first: ActorHandle, request: StartRequest, deadline: float, given_up: Callable[[], bool]
+) -> tuple[str, int]:
     """Let rank 0 hold a port on its node."""
     held = cluster.submit(first, "_podium_hold_port", (list(request.port_candidates),), {})
-    (port,) = cluster.fetch([held.result], _left_s(deadline))
+    (port,) = fetch_patiently(cluster, [held.result], deadline, given_up)
     return request.placement.slots[0].node, port
 
 
@@ -204,9 +231,8 @@ def _construct(
     request: StartRequest,
     rendezvous: tuple[str, int],
     deadline: float,
+    given_up: Callable[[], bool],
 ) -> tuple[WorkerIdentity, ...]:
-    slots = request.placement.slots
-    n_on_node = {index: sum(s.node_index == index for s in slots) for index in {s.node_index for s in slots}}
     submitted = [
         cluster.submit(
             actor,
@@ -214,25 +240,32 @@ def _construct(
             (
                 request.group,
                 rank,
-                {
-                    "WORLD_SIZE": str(len(slots)),
-                    "RANK": str(rank),
-                    "LOCAL_WORLD_SIZE": str(n_on_node[slot.node_index]),
-                    "LOCAL_RANK": str(slot.local_index),
-                    "RAY_LOCAL_WORLD_SIZE": str(n_on_node[slot.node_index]),
-                    "MASTER_ADDR": rendezvous[0],
-                    "MASTER_PORT": str(rendezvous[1]),
-                    "WG_PREFIX": request.prefix,
-                    "WG_BACKEND": "ray",
-                },
+                rank_variables(request, rank, rendezvous),
                 request.args,
                 request.kwargs,
             ),
             {},
         )
-        for rank, (actor, slot) in enumerate(zip(actors, slots, strict=True))
+        for rank, actor in enumerate(actors)
     ]
-    return tuple(cluster.fetch([one.result for one in submitted], _left_s(deadline)))
+    return tuple(fetch_patiently(cluster, [one.result for one in submitted], deadline, given_up))
+
+
+def rank_variables(request: StartRequest, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
+    """Return the variables that tell a worker its place."""
+    slot = request.placement.slots[rank]
+    n_on_node = str(sum(other.node_index == slot.node_index for other in request.placement.slots))
+    return {
+        "WORLD_SIZE": str(len(request.placement.slots)),
+        "RANK": str(rank),
+        "LOCAL_WORLD_SIZE": n_on_node,
+        "LOCAL_RANK": str(slot.local_index),
+        "RAY_LOCAL_WORLD_SIZE": n_on_node,
+        "MASTER_ADDR": rendezvous[0],
+        "MASTER_PORT": str(rendezvous[1]),
+        "WG_PREFIX": request.prefix,
+        "WG_BACKEND": "ray",
+    }
 
 
 def align_clocks(

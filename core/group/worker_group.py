@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -108,6 +109,7 @@ class RayWorkerGroup:
             timeout_s=ray_wait_register_center_timeout,
         )
         self._class_args = ray_cls_with_init
+        self._settings = settings
         self._detached = settings.detached
         methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
         name = name_prefix or ray_cls_with_init.user_class.__name__
@@ -116,10 +118,10 @@ class RayWorkerGroup:
             found = find_workers(runtimes.current(), worker_names, worker_handles, settings.timeout_s)
             self._settle(found.pool, name, name_prefix, how)
             found.pool.admit(self)
-            self._bind(found.started, methods)
+            self._come_up(found.started, methods)
             return
         own = None if isinstance(resource_pool, RayResourcePool) else settings.pool_of(resource_pool)
-        self._settle(own or cast("RayResourcePool", resource_pool), name, name_prefix, how)
+        self._settle(own or cast("RayResourcePool", resource_pool).present, name, name_prefix, how)
         self._owns_pool = own is not None
         try:
             started = self._start(settings)
@@ -127,7 +129,7 @@ class RayWorkerGroup:
             if own is not None:
                 own.close()
             raise
-        self._bind(started, methods)
+        self._come_up(started, methods)
 
     @classmethod
     def from_detached(
@@ -188,11 +190,21 @@ class RayWorkerGroup:
             pool.dismiss(self.name)
             raise
 
-    def _bind(self, started: Started, methods: Sequence[Method], parent: RayWorkerGroup | None = None) -> None:
+    def _come_up(self, started: Started, methods: Sequence[Method], parent: RayWorkerGroup | None = None) -> None:
+        """Be a group of workers that are up: take them on, say so, and offer their methods."""
+        self._parent = parent
+        self._take_on(started)
+        announce_group(self.name, self._pool, self._class_args.user_class, started, methods)
+        for method in methods:
+            setattr(self, method.name, bind(method, self._perform))
+
+    def _take_on(self, started: Started) -> None:
+        """Have ``started`` as the workers from the next call on; also in a rebuild, after ``_pool`` was set."""
         pool = self._pool
         self._started = started
-        self._parent = parent
-        self._crew: Crew | None = Crew(
+        self._dispatch_info.clear()
+        self._collect_info.clear()
+        crew = Crew(
             runtime=self._runtime,
             group=self.name,
             pool=pool.name,
@@ -210,14 +222,13 @@ class RayWorkerGroup:
         self._world_size = len(started.actors)
         self.master_address = started.master_addr
         self.master_port = str(started.master_port)
-        announce_group(self.name, pool, self._class_args.user_class, started, methods)
-        own_actors = started.actors if parent is None and not self._detached else ()
+        own_actors = started.actors if self._parent is None and not self._detached else ()
         reason = "the driver is done, the workers live on" if self._detached else "the group was closed"
         self._ending = Ending(
-            self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, self._crew.dead, reason
+            self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, crew.dead, reason
         )
-        for method in methods:
-            setattr(self, method.name, bind(method, self._perform))
+        # Last: calls on other threads take what is set from here on.
+        self._crew: Crew | None = crew
 
     def spawn(self, prefix_set: Iterable[str]) -> dict[str, RayWorkerGroup]:
         """Return one group per role of a colocated group, each with that role's methods under their own names.
@@ -252,9 +263,11 @@ class RayWorkerGroup:
             )
         view = object.__new__(type(self))
         view._class_args = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
+        view._settings = self._settings
         view._detached = self._detached
         view._settle(self._pool, role, self.name_prefix, self._uneven, role=role)
-        view._bind(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
+        view._come_up(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
+        self._views.add(view)
         return view
 
     def _settle(
@@ -271,14 +284,24 @@ class RayWorkerGroup:
         self._lock: threading.Lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
         self._watch: AlivenessWatch | None = None
+        self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
+        self._n_rebuilds = 0
         self._dispatch_info: dict[str, list[int]] = {}
         self._collect_info: dict[str, list[bool]] = {}
 
     def _perform(self, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return perform(self, method, args, kwargs)
+
+    def crew_for(self, method: str) -> Crew:
+        """Return the workers that a call of ``method`` made now runs on.
+
+        Raises:
+            PoolClosedError: The group is closed.
+        """
         crew = self._crew
         if crew is None:
-            raise PoolClosedError(f"group {self.name} is closed, {method.name} cannot be called", state="closed")
-        return perform(crew, self, method, args, kwargs)
+            raise PoolClosedError(f"group {self.name} is closed, {method} cannot be called", state="closed")
+        return crew
 
     @property
     def world_size(self) -> int:
@@ -345,6 +368,13 @@ class RayWorkerGroup:
         Ending(self, self._watch.stop)
         self._watch.start()
 
+    def _watch_anew(self) -> None:
+        """Watch the workers of now as those before were watched."""
+        if self._watch is not None:
+            self._watch.stop()
+            every_s, self._watch = self._watch.every_s, None
+            self.start_worker_aliveness_check(every_s)
+
     def close(self) -> None:
         """End the workers, detached ones too; may be called twice. A pool made for this group alone is closed too."""
         crew = self._crew
@@ -354,7 +384,7 @@ class RayWorkerGroup:
         self._leave()
         self._ending.detach()
         let_go(self._runtime, self.name, self._pool.name, self._world_size, own_actors, crew.dead)
-        if self._owns_pool:
+        if self._owns_pool and not self._pool.groups:
             self._pool.close()
 
     def let_go(self) -> None:
@@ -404,6 +434,9 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_parent",
     "_role",
     "_started",
+    "_settings",
+    "_views",
+    "_n_rebuilds",
     "_pool",
     "_runtime",
     "_unfinished",

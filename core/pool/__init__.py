@@ -4,8 +4,8 @@ from core.pool.derive import SubRayResourcePool, merge_resource_pool, split_reso
 from core.pool.gate import LEGAL_MOVES, Gate, PoolState
 from core.pool.manager import ResourcePoolManager
 from core.pool.placements import extract_pg_from_exist, sort_placement_group_by_node_ip
-from core.pool.resource_pool import RayResourcePool, ResourcePool
-from core.pool.spec import PoolSpec, device_resource
+from core.pool.resource_pool import RayResourcePool
+from core.pool.spec import PoolSpec, ResourcePool, device_resource
 
 __all__ = [
     "LEGAL_MOVES",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from core.errors import PoolClosedError, StateError
@@ -34,6 +34,10 @@ _OPEN = frozenset({PoolState.ACTIVE})
 _OVER = frozenset({PoolState.CLOSED, PoolState.FAILED})
 
 
+def _always() -> bool:
+    return True
+
+
 class Gate:
     """Lets calls through while the pool is active, makes them wait while it is not, and counts those in flight.
 
@@ -56,6 +60,16 @@ class Gate:
         return self._state
 
     @property
+    def is_open(self) -> bool:
+        """Whether a call would pass now."""
+        return self._state in _OPEN
+
+    @property
+    def reason(self) -> str:
+        """Return why the pool is closed or failed, empty when nothing was said."""
+        return self._reason
+
+    @property
     def n_in_flight(self) -> int:
         """Return how many calls are past the gate and not done."""
         return self._n_in_flight
@@ -65,22 +79,24 @@ class Gate:
         """Return how many calls wait at the gate."""
         return self._n_waiting
 
-    def enter(self) -> int:
-        """Pass, waiting while the pool is not active; return the nanoseconds waited.
+    def enter(self, wanted: Callable[[], bool] = _always) -> bool:
+        """Pass, waiting while the pool is not active; return False without passing once ``wanted`` says no.
 
-        The wait is cut into pieces, so that Ctrl-C reaches a driver that waits here on any platform.
+        ``wanted`` is asked when the gate is shut, again after each ``wake``, and twice a second: the wait is cut into
+        pieces, so that Ctrl-C reaches a driver that waits here on any platform.
 
         Raises:
-            PoolClosedError: The pool is closed or failed.
+            PoolClosedError: The pool is closed or failed, and the caller still wants to pass here.
         """
         with self._changed:
             if self._state in _OPEN:
                 self._n_in_flight += 1
-                return 0
-            began_ns = time.monotonic_ns()
+                return True
             self._n_waiting += 1
             try:
                 while self._state not in _OPEN:
+                    if not wanted():
+                        return False
                     if self._state in _OVER:
                         raise PoolClosedError(
                             f"pool {self._pool} is {self._state.value}{f': {self._reason}' if self._reason else ''}; "
@@ -91,7 +107,12 @@ class Gate:
             finally:
                 self._n_waiting -= 1
             self._n_in_flight += 1
-            return time.monotonic_ns() - began_ns
+            return True
+
+    def wake(self) -> None:
+        """Have the calls that wait here look again whether they still want to pass."""
+        with self._changed:
+            self._changed.notify_all()
 
     def leave(self) -> None:
         """Say that a call is done on every rank."""
@@ -129,11 +150,58 @@ class Gate:
             self._changed.notify_all()
         self._on_move(PoolState.ACTIVE, "")
 
-    def await_change(self, state: PoolState, timeout_s: float) -> PoolState:
-        """Wait while the pool is in ``state``, at most ``timeout_s``; return what it is then."""
+    def await_change(self, states: Collection[PoolState], timeout_s: float) -> PoolState:
+        """Wait while the pool is in one of ``states``, at most ``timeout_s``; return what it is then."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state is not state, timeout=timeout_s)
+            self._changed.wait_for(lambda: self._state not in states, timeout=timeout_s)
             return self._state
+
+    def shut(self) -> PoolState:
+        """Let nothing new through before a change; return the state to go back to: ACTIVE, or PAUSED if it was that.
+
+        Raises:
+            StateError: The pool is changing, closed or failed.
+        """
+        with self._changed:
+            before = self._state
+            if before in {PoolState.PAUSED, PoolState.PAUSING}:
+                return PoolState.PAUSED
+            self._require(PoolState.PAUSING, "changed")
+            self._state = PoolState.PAUSING if self._n_in_flight else PoolState.PAUSED
+            state = self._state
+        self._on_move(state, "")
+        return PoolState.ACTIVE
+
+    def reopen(self, to: PoolState) -> None:
+        """Take ``shut`` back: the pool is again what that returned."""
+        if to is PoolState.ACTIVE and self._state in {PoolState.PAUSED, PoolState.PAUSING}:
+            self.resume()
+
+    def begin_change(self, timeout_s: float) -> bool:
+        """Wait until no call is in flight, then be CHANGING; False when one still is after ``timeout_s``.
+
+        The gate must be shut. The wait is cut into pieces for Ctrl-C.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.await_change({PoolState.PAUSING}, min(0.5, max(0.0, deadline - time.monotonic()))) is (
+            PoolState.PAUSING
+        ):
+            if time.monotonic() >= deadline:
+                return False
+        with self._changed:
+            self._require(PoolState.CHANGING, "changed")
+            self._state = PoolState.CHANGING
+        self._on_move(PoolState.CHANGING, "")
+        return True
+
+    def end_change(self, to: PoolState) -> None:
+        """Be ACTIVE or PAUSED after a change; no move when the pool was closed meanwhile."""
+        with self._changed:
+            if self._state is not PoolState.CHANGING:
+                return
+            self._state = to
+            self._changed.notify_all()
+        self._on_move(to, "")
 
     def end(self, state: PoolState, reason: str = "") -> bool:
         """Close or fail the pool; calls that wait get an error. Returns False when it was over already."""

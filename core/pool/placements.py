@@ -8,7 +8,8 @@ from typing import Any
 from core import runtime as runtimes
 from core.cluster.addresses import address_key
 from core.errors import PoolSpecError
-from core.pool.resource_pool import RayResourcePool, ResourcePool
+from core.pool.resource_pool import RayResourcePool
+from core.pool.spec import ResourcePool
 
 
 def sort_placement_group_by_node_ip(pgs: Sequence[Any]) -> list[Any]:

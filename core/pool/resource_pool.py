@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from core import runtime as runtimes
 from core.cluster import Placement, ReserveRequest
+from core.cluster.holdings import Holding, give_back, slot_keys
 from core.endings import Ending
 from core.errors import PlacementError, PoolClosedError, PoolSpecError
-from core.events import PoolCreated, PoolStateChanged, SlotFacts
+from core.pool.announce import PoolAnnouncer
 from core.pool.gate import Gate, PoolState
-from core.pool.spec import PoolSpec
+from core.pool.spec import PoolSpec, ResourcePool
 
 
 class Tenant(Protocol):
@@ -32,58 +33,6 @@ class Tenant(Protocol):
     def let_go(self) -> None:
         """End its workers unless they are to outlive the driver."""
         ...
-
-
-class ResourcePool:
-    """A list of processes per node."""
-
-    def __init__(
-        self, process_on_nodes: Sequence[int] | None = None, max_colocate_count: int = 10, n_gpus_per_node: int = 8
-    ) -> None:
-        """Describe a pool.
-
-        Raises:
-            PoolSpecError: A count is no whole number above zero.
-        """
-        self._spec = PoolSpec.checked(process_on_nodes, True, max_colocate_count)
-        self.n_gpus_per_node = n_gpus_per_node
-
-    @property
-    def store(self) -> list[int]:
-        """Return the processes per node, as a list of the caller's own."""
-        return list(self._spec.process_on_nodes)
-
-    @property
-    def max_colocate_count(self) -> int:
-        """Return how many groups may share the pool."""
-        return self._spec.max_colocate_count
-
-    @property
-    def world_size(self) -> int:
-        """Return the number of processes."""
-        return self._spec.world_size
-
-    def add_node(self, process_count: int) -> None:
-        """Add a node with this many processes.
-
-        Raises:
-            PoolSpecError: The count is no whole number above zero.
-        """
-        self._spec = PoolSpec.checked(
-            [*self._spec.process_on_nodes, process_count],
-            self._spec.use_gpu,
-            self._spec.max_colocate_count,
-            self._spec.accelerator_type,
-            self._spec.detached,
-        )
-
-    def local_world_size_list(self) -> list[int]:
-        """Return, by rank, how many processes are on the rank's node."""
-        return [count for count in self._spec.process_on_nodes for _ in range(count)]
-
-    def local_rank_list(self) -> list[int]:
-        """Return, by rank, the rank among the processes of its node."""
-        return [local_rank for count in self._spec.process_on_nodes for local_rank in range(count)]
 
 
 class RayResourcePool(ResourcePool):
@@ -128,12 +77,15 @@ class RayResourcePool(ResourcePool):
         self._lock = threading.RLock()
         self._placement: Placement | None = None
         self._reserved_as: tuple[str, str] | None = None
+        self._holding: Holding | None = None
+        self._successors: tuple[RayResourcePool, ...] = ()
+        self._kept_by: tuple[RayResourcePool, ...] = ()
         self._parents: tuple[RayResourcePool, ...] = ()
         self._tenants: weakref.WeakValueDictionary[str, Tenant] = weakref.WeakValueDictionary()
         self.runtime = runtimes.current()
-        self.generation = 1
         self.name = self.runtime.claim_pool_name(name_prefix, self)
-        self.gate = Gate(self.name, _Announcer(self.runtime, self.name))
+        self._announcer = PoolAnnouncer(self.runtime, self.name)
+        self.gate = Gate(self.name, self._announcer)
         self._ending: Ending | None = None
 
     @property
@@ -155,6 +107,27 @@ class RayResourcePool(ResourcePool):
     def accelerator_type(self) -> str | None:
         """Return the resource that the node must have, if any."""
         return self._spec.accelerator_type
+
+    @property
+    def generation(self) -> int:
+        """Return how often this pool, and earlier ones of its name, have had other slots or groups; from 1."""
+        return self._announcer.generation
+
+    @property
+    def present(self) -> RayResourcePool:
+        """Return the pool that has this one's slots now: itself, or the one it was merged into.
+
+        Raises:
+            PoolClosedError: It was split; the message names the pools there are.
+        """
+        if not self._successors:
+            return self
+        if len(self._successors) == 1:
+            return self._successors[0].present
+        raise PoolClosedError(
+            f"pool {self.name} was {self.gate.reason}; take one of those: controller.pool(name) gives it",
+            state=self.gate.state.value,
+        )
 
     @property
     def state(self) -> PoolState:
@@ -216,10 +189,16 @@ class RayResourcePool(ResourcePool):
             cluster = self.runtime.cluster
             self._placement = cluster.reserve(request, self._timeout_s)
             self._reserved_as = asked
-            if not self._spec.detached:
-                self._ending = Ending(self, cluster.release, self._placement)
+            self._holding = Holding(self.name)
+            self.runtime.holdings.exchange((), {self._holding: self._placement})
+            self._end_with_holding()
             self._announce(self._placement)
             return self._placement
+
+    def _end_with_holding(self) -> None:
+        """Give the slots back when nobody holds this pool any more, unless they are to outlive the driver."""
+        if self._holding is not None and not self._spec.detached:
+            self._ending = Ending(self, give_back, self.runtime.holdings, self.runtime.cluster, self._holding)
 
     @property
     def placement_now(self) -> Placement:
@@ -234,6 +213,14 @@ class RayResourcePool(ResourcePool):
         return placement
 
     def _announce(self, placement: Placement) -> None:
+        self._fit_spec(placement)
+        self._announcer.created(self._spec, placement, self.gate.state)
+
+    def next_generation(self, operation_id: str) -> None:
+        """Count a change of the slots or of the groups on them, and say so."""
+        self._announcer.changed(self._spec, self.placement_now, operation_id)
+
+    def _fit_spec(self, placement: Placement) -> None:
         sizes: dict[int, int] = {}
         for slot in placement.slots:
             sizes[slot.node_index] = sizes.get(slot.node_index, 0) + 1
@@ -245,18 +232,6 @@ class RayResourcePool(ResourcePool):
             self._spec.accelerator_type,
             self._spec.detached,
         )
-        self.runtime.bus.emit(
-            PoolCreated(
-                at_ns=self.runtime.clock.now_ns(),
-                pool=self.name,
-                process_on_nodes=self._spec.process_on_nodes,
-                slots=tuple(SlotFacts(s.index, s.node, s.node_index, s.local_index) for s in placement.slots),
-                generation=self.generation,
-                state=self.gate.state.value,
-                use_gpu=self._spec.use_gpu,
-                max_colocate_count=self._spec.max_colocate_count,
-            )
-        )
 
     def placement_or_reserved(self, strategy: str = "STRICT_PACK", device_name: str = "cuda") -> Placement:
         """Return the slots as they were reserved, or reserve them as asked; errors as in ``get_placement_groups``."""
@@ -267,6 +242,41 @@ class RayResourcePool(ResourcePool):
         self._placement = placement
         self._parents = tuple(parents)
         self._announce(placement)
+
+    def hold_slots(self, placement: Placement, holding: Holding) -> None:
+        """Have ``placement`` as the slots from now on; ``holding`` is this pool's hold on them, taken already."""
+        with self._lock:
+            if self._ending is not None:
+                self._ending.detach()
+            self._placement, self._holding = placement, holding
+            self._fit_spec(placement)
+            self._end_with_holding()
+
+    def begin(self) -> None:
+        """Say that this pool, made by a live change, has its slots."""
+        self._announce(self.placement_now)
+
+    def give_way(self, successors: Sequence[RayResourcePool], reason: str) -> None:
+        """End in favour of pools that have the slots now; closing this one lets go of them."""
+        self._successors = tuple(successors)
+        for pool in successors:
+            pool._kept_by = (*pool._kept_by, self)
+        with self._lock:
+            if self._ending is not None:
+                self._ending.detach()
+            self._ending = self._holding = self._placement = None
+        self.gate.end(PoolState.CLOSED, reason)
+        self.runtime.forget_pool(self.name)
+
+    @property
+    def holding(self) -> Holding | None:
+        """Return this pool's own hold on its slots; None when it has none, or they are another pool's."""
+        return self._holding
+
+    @property
+    def tenants(self) -> tuple[Tenant, ...]:
+        """Return the groups on the pool, by name."""
+        return tuple(tenant for _, tenant in sorted(self._tenants.items()))
 
     def admit(self, group: Tenant) -> None:
         """Take a worker group onto the slots.
@@ -291,10 +301,17 @@ class RayResourcePool(ResourcePool):
             # Takes no lock, so the collector may do it.
             weakref.finalize(group, _leave_slots, tenants, keys, group.name)
 
-    def _slot_keys(self) -> list[tuple[int, int]]:
+    def settle(self, group: Tenant) -> None:
+        """Have a group that a live change moved here; it has its places on the slots."""
+        self._tenants[group.name] = group
+
+    def unsettle(self, group: Tenant) -> None:
+        """Forget a group that a live change moved away."""
+        self._tenants.pop(group.name, None)
+
+    def _slot_keys(self) -> Sequence[tuple[int, int]]:
         """Return what names each slot, also in pools made of this one's slots."""
-        placement = self.placement_now
-        return [(id(placement.native[slot.group_index]), slot.bundle_index) for slot in placement.slots]
+        return slot_keys(self.placement_now)
 
     def dismiss(self, name: str) -> None:
         """Forget a group that was closed."""
@@ -304,19 +321,31 @@ class RayResourcePool(ResourcePool):
                 _leave_slots(self.runtime.slot_tenants, self._slot_keys(), name)
 
     def close(self) -> None:
-        """End the groups on the pool and give its slots back; may be called twice."""
+        """End the groups on the pool and give its slots back; may be called twice.
+
+        A pool that was split or merged lets go of the pools that came of it; those that nobody else keeps are closed.
+        """
         if not self.gate.end(PoolState.CLOSED):
+            successors, self._successors = self._successors, ()
+            for pool in successors:
+                pool.let_go_by(self)
             return
         for tenant in list(self._tenants.values()):
             tenant.close()
         with self._lock:
             if self._ending is not None:
                 self._ending()
-            elif self._placement is not None and not self._parents:
-                self.runtime.cluster.release(self._placement)
-            self._placement = None
+            elif self._holding is not None:
+                give_back(self.runtime.holdings, self.runtime.cluster, self._holding)
+            self._placement = self._holding = None
             self._parents = ()
         self.runtime.forget_pool(self.name)
+
+    def let_go_by(self, keeper: RayResourcePool) -> None:
+        """Close when ``keeper`` was the last pool that this one came of and that its owner has not closed."""
+        self._kept_by = tuple(pool for pool in self._kept_by if pool is not keeper)
+        if not self._kept_by:
+            self.close()
 
     def let_go(self) -> None:
         """Do what is due when the driver is done: ``close``, or leave a detached pool with its detached groups."""
@@ -342,16 +371,3 @@ def _leave_slots(tenants: dict[tuple[int, int], set[str]], keys: Sequence[tuple[
             on_slot.discard(name)
             if not on_slot:
                 tenants.pop(key, None)
-
-
-class _Announcer:
-    """Tells the bus of a pool's new state, without holding the pool."""
-
-    def __init__(self, runtime: runtimes.Runtime, pool: str) -> None:
-        self._runtime = runtime
-        self._pool = pool
-
-    def __call__(self, state: PoolState, reason: str) -> None:
-        self._runtime.bus.emit(
-            PoolStateChanged(self._runtime.clock.now_ns(), self._pool, state.value, generation=1, reason=reason)
-        )

@@ -67,6 +67,58 @@ class PoolSpec:
         return bundle
 
 
+class ResourcePool:
+    """A list of processes per node."""
+
+    def __init__(
+        self, process_on_nodes: Sequence[int] | None = None, max_colocate_count: int = 10, n_gpus_per_node: int = 8
+    ) -> None:
+        """Describe a pool.
+
+        Raises:
+            PoolSpecError: A count is no whole number above zero.
+        """
+        self._spec = PoolSpec.checked(process_on_nodes, True, max_colocate_count)
+        self.n_gpus_per_node = n_gpus_per_node
+
+    @property
+    def store(self) -> list[int]:
+        """Return the processes per node, as a list of the caller's own."""
+        return list(self._spec.process_on_nodes)
+
+    @property
+    def max_colocate_count(self) -> int:
+        """Return how many groups may share the pool."""
+        return self._spec.max_colocate_count
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of processes."""
+        return self._spec.world_size
+
+    def add_node(self, process_count: int) -> None:
+        """Add a node with this many processes.
+
+        Raises:
+            PoolSpecError: The count is no whole number above zero.
+        """
+        self._spec = PoolSpec.checked(
+            [*self._spec.process_on_nodes, process_count],
+            self._spec.use_gpu,
+            self._spec.max_colocate_count,
+            self._spec.accelerator_type,
+            self._spec.detached,
+        )
+
+    def local_world_size_list(self) -> list[int]:
+        """Return, by rank, how many processes are on the rank's node."""
+        return [count for count in self._spec.process_on_nodes for _ in range(count)]
+
+    def local_rank_list(self) -> list[int]:
+        """Return, by rank, the rank among the processes of its node."""
+        return [local_rank for count in self._spec.process_on_nodes for local_rank in range(count)]
+
+
 def device_resource(device_name: str) -> str:
     """Return Ray's resource for a torch device: GPU for "cuda", NPU for "npu", nothing for "cpu".
 

@@ -2,17 +2,28 @@
 
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts
 from core.worker.fused import FusedWorker
+from core.worker.keeping import Keeping, hands_over, keeping, unkept
+from core.worker.live import Reconfigures, ReplicatedState, SavesState
 from core.worker.shell import Header, WorkerIdentity, plain_answer_name, self_built_class, shell_class
+from core.worker.traces import Traces
 from core.worker.worker import Worker
 
 __all__ = [
     "PROTECTED_VARIABLES",
     "FusedWorker",
     "Header",
+    "Keeping",
     "RankFacts",
+    "Reconfigures",
+    "ReplicatedState",
+    "SavesState",
+    "Traces",
     "Worker",
     "WorkerIdentity",
+    "hands_over",
+    "keeping",
     "plain_answer_name",
     "self_built_class",
     "shell_class",
+    "unkept",
 ]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from core.dispatch import MAGIC_ATTR, registration_of
 from core.errors import RegistrationError
+from core.worker.live import SavesState
 from core.worker.worker import Worker
 
 
@@ -40,6 +41,17 @@ class FusedWorker(Worker):
             setattr(self, role, worker)
         for worker in self.fused_worker_dict.values():
             setattr(worker, self.fused_worker_attr_name, self.fused_worker_dict)
+
+    def save_state(self) -> dict[str, Any]:
+        """Return what each role saves; see ``core.worker.live``."""
+        workers = self.fused_worker_dict.items()
+        return {role: worker.save_state() for role, worker in workers if isinstance(worker, SavesState)}
+
+    def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Hand each role what it saved."""
+        for role, worker in self.fused_worker_dict.items():
+            if isinstance(worker, SavesState):
+                worker.load_state([state[role] for state in states])
 
 
 def role_method_name(role: str, method: str) -> str:

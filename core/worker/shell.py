@@ -66,6 +66,9 @@ class Header(NamedTuple):
         return cls(*json.loads(packed))
 
 
+_LOAD_STATE = Header("load_state", -1, 0, False, "")
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
     """Who answered the call to build a worker."""
@@ -128,6 +131,10 @@ class ActorShell:
             started_ns
         )
 
+    def _podium_load_state(self, *states: Any) -> tuple[Any, bytes]:
+        """Take over what the old ranks of this group saved; references arrive as their values only one by one."""
+        return self._podium_do(_LOAD_STATE, (list(states),), {})
+
     def _podium_ping(self) -> tuple[None, bytes]:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
         return None, _receipt(time.monotonic_ns())
@@ -174,6 +181,10 @@ class AsyncActorShell(ActorShell):
     ) -> list[Any]:
         """Run a method; see ``ActorShell``."""
         return list(await self._podium_do(Header.unpack(packed), args, kwargs))
+
+    async def _podium_load_state(self, *states: Any) -> tuple[Any, bytes]:  # type: ignore[override]
+        """Take over a state; see ``ActorShell``."""
+        return await self._podium_do(_LOAD_STATE, (list(states),), {})
 
     async def _podium_do(  # type: ignore[override]
         self, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]

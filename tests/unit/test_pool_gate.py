@@ -37,8 +37,8 @@ def waiting_call(at: Gate, done: list[object]) -> threading.Thread:
 
 def test_an_active_gate_lets_calls_through_at_once_and_counts_them() -> None:
     at, moves = gate()
-    assert at.enter() == 0
-    assert at.enter() == 0
+    assert at.enter()
+    assert at.enter()
     assert at.n_in_flight == 2
     at.leave()
     assert at.n_in_flight == 1
@@ -63,7 +63,7 @@ def test_a_pause_is_done_when_the_last_call_in_flight_leaves() -> None:
     assert [state for state, _ in moves] == [PoolState.PAUSING, PoolState.PAUSED]
 
 
-def test_a_call_waits_at_a_paused_gate_and_is_told_how_long() -> None:
+def test_a_call_waits_at_a_paused_gate_until_it_opens() -> None:
     at, _ = gate()
     at.pause()
     done: list[object] = []
@@ -71,8 +71,7 @@ def test_a_call_waits_at_a_paused_gate_and_is_told_how_long() -> None:
     assert done == []
     at.resume()
     thread.join(5)
-    assert isinstance(done[0], int)
-    assert done[0] > 0
+    assert done == [True]
     assert (at.n_waiting, at.n_in_flight) == (0, 1)
 
 
@@ -128,11 +127,11 @@ def test_moves_that_the_table_forbids_are_refused_and_change_nothing() -> None:
 
 def test_waiting_for_a_change_ends_with_the_change_or_the_time() -> None:
     at, _ = gate()
-    assert at.await_change(PoolState.ACTIVE, 0.01) is PoolState.ACTIVE
+    assert at.await_change({PoolState.ACTIVE}, 0.01) is PoolState.ACTIVE
     at.enter()
     at.pause()
     at.leave()
-    assert at.await_change(PoolState.PAUSING, 5) is PoolState.PAUSED
+    assert at.await_change({PoolState.PAUSING}, 5) is PoolState.PAUSED
 
 
 def test_every_state_can_be_left_for_closed_but_closed_itself() -> None:

@@ -1,0 +1,171 @@
+"""Worker classes that the tests of live changes share, one for each way to keep a state."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from core import DataProto, Dispatch, Execute, ReplicatedState, Worker, register
+
+
+class Faults:
+    """What a test wants to go wrong in workers of its own process: the name of a stage, and the rank."""
+
+    stage: ClassVar[str] = ""
+    rank: ClassVar[int] = 0
+    gate: ClassVar[threading.Event] = threading.Event()
+
+    @classmethod
+    def strike(cls, stage: str, rank: int) -> None:
+        """Raise if a test asked for it."""
+        if (cls.stage, cls.rank) == (stage, rank):
+            raise RuntimeError(f"{stage} was to fail")
+
+
+class Plain(Worker):
+    """Says who it is; has no way to keep a state."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        super().__init__()
+        Faults.strike("__init__", self.rank)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def place(self) -> tuple[int, int]:
+        """Return rank and world size."""
+        return self.rank, self.world_size
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def process(self) -> int:
+        """Return the process's id."""
+        return os.getpid()
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def double(self, batch: DataProto) -> DataProto:
+        """Return twice the ids."""
+        return DataProto.from_dict({"id": 2 * batch.batch["id"]})
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def double_later(self, batch: DataProto) -> DataProto:
+        """Return twice the ids, non-blocking."""
+        return DataProto.from_dict({"id": 2 * batch.batch["id"]})
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def sleep(self, seconds: float) -> int:
+        """Take a while."""
+        time.sleep(seconds)
+        return self.rank
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    def wait_later(self) -> int:
+        """Wait for the test, on the local cluster."""
+        Faults.gate.wait(20)
+        return self.rank
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def fail(self) -> None:
+        """Raise."""
+        raise ValueError("as asked")
+
+
+class Stateless(Plain):
+    """Is built anew."""
+
+    stateless = True
+
+
+class Counting(Plain):
+    """Keeps a sum by hooks of its own; every rank's part is told apart."""
+
+    def __init__(self, start: int = 0) -> None:
+        """Begin with ``start``."""
+        super().__init__()
+        self.total = start
+        self.heard: list[int] = []
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def add(self, value: int) -> int:
+        """Add and return the sum."""
+        self.total += value
+        return self.total
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def told(self) -> list[int]:
+        """Return the old ranks whose states this one was given."""
+        return self.heard
+
+    def save_state(self) -> dict[str, int]:
+        """Return the sum."""
+        Faults.strike("save_state", self.rank)
+        return {"rank": self.rank, "total": self.total}
+
+    def load_state(self, states: Sequence[dict[str, int]]) -> None:
+        """Take the sum of old rank 0."""
+        Faults.strike("load_state", self.rank)
+        self.total = states[0]["total"]
+        self.heard = [state["rank"] for state in states]
+
+
+class Learning(ReplicatedState, Plain):
+    """A replicated module with its optimizer and a counter."""
+
+    replicated_values = ("n_steps",)
+
+    def __init__(self, seed: int = 0) -> None:
+        """Build the module; a new worker has other weights than a trained one."""
+        super().__init__()
+        torch.manual_seed(seed)
+        self.model = nn.Linear(8, 4)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.n_steps = 0
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def learn(self) -> int:
+        """Make a step that is equal on all ranks."""
+        self.optimizer.zero_grad()
+        self.model(torch.ones(2, 8)).square().sum().backward()
+        self.optimizer.step()
+        self.n_steps += 1
+        return self.n_steps
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def digest(self) -> str:
+        """Return a hash of weights, optimizer and counter."""
+        told = hashlib.sha256(str(self.n_steps).encode())
+        for value in self.model.state_dict().values():
+            told.update(value.numpy().tobytes())
+        for moments in self.optimizer.state_dict()["state"].values():
+            for name in sorted(moments):
+                told.update(moments[name].numpy().tobytes())
+        return told.hexdigest()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO)
+    def weights(self) -> dict[str, Any]:
+        """Return rank 0's weights."""
+        return self.model.state_dict()
+
+
+class Staying(Plain):
+    """Stays in its process and is told its new place."""
+
+    def __init__(self) -> None:
+        """Remember how often the place changed."""
+        super().__init__()
+        self.n_moves = 0
+
+    def reconfigure(self) -> None:
+        """Count."""
+        Faults.strike("reconfigure", self.rank)
+        self.n_moves += 1
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def moves(self) -> int:
+        """Return how often the place changed."""
+        return self.n_moves
