@@ -14,6 +14,9 @@ from app.settings import Limits, ServerSettings
 from app.store.facts import AuditFacts
 from tests.app_plane import STARTED_NS, MemoryPlane
 from web import source as web
+from web.changes import AuditEntry, PoolGeneration
+from web.deaths import CallInFlight, Death
+from web.latency import LatencyMap, MethodLatency
 
 PORT = 4321
 HOST = f"127.0.0.1:{PORT}"
@@ -136,6 +139,32 @@ class MemorySource:
         begin = ids.index(cursor) + 1 if cursor in ids else 0
         return tuple(self.ops[begin : begin + limit])
 
+    def deaths(self) -> tuple[Death, ...]:
+        return ()
+
+    def crash_text(self) -> str:
+        return ""
+
+    def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+        return ()
+
+    def pool_generations(self) -> tuple[PoolGeneration, ...]:
+        return ()
+
+    def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
+        return ()
+
+    def gaps(self) -> tuple[web.Gap, ...]:
+        return ()
+
+    def latencies(self, from_ms: float | None, to_ms: float | None) -> tuple[MethodLatency, ...]:
+        return ()
+
+    def latency_map(
+        self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
+    ) -> LatencyMap | None:
+        return None
+
     def sequence(self) -> int:
         return self.seq
 
@@ -163,12 +192,20 @@ class House:
     audit: MemoryAudit = field(default_factory=MemoryAudit)
     control: bool = True
     limits: Limits = field(default_factory=lambda: Limits(requests_per_s=1000.0, n_burst=1000))
+    root_path: str = ""
+    metrics_open: bool = False
     tokens: Tokens = field(init=False)
     app: FastAPI = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = Tokens.make(self.control)
-        settings = ServerSettings(port=PORT, control=self.control, limits=self.limits)
+        settings = ServerSettings(
+            port=PORT,
+            control=self.control,
+            limits=self.limits,
+            root_path=self.root_path,
+            metrics_open=self.metrics_open,
+        )
         self.app = create_app(
             self.source, self.plane, settings, tokens=self.tokens, audit=self.audit, now_ns=lambda: STARTED_NS
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +43,15 @@ class AuditEntry:
     outcome: str
     detail: str
     operation_id: str
+
+
+class ChangeSource(Protocol):
+    """Answers about live changes. Every method may be called from several threads at once."""
+
+    def pool_generations(self) -> tuple[PoolGeneration, ...]:
+        """Return what every pool looked like in each of its generations, by pool and generation."""
+        ...
+
+    def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
+        """Return attempts to change something newest first, those with an id below ``cursor``."""
+        ...

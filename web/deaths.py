@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +73,19 @@ class CallInFlight:
     n_ranks: int
     out: tuple[RankOut, ...]
     is_stalled: bool = False
+
+
+class DeathSource(Protocol):
+    """Answers about what died and what was not over. Every method may be called from several threads at once."""
+
+    def deaths(self) -> tuple[Death, ...]:
+        """Return the workers that died, in the order of their deaths."""
+        ...
+
+    def crash_text(self) -> str:
+        """Return what faulthandler wrote beside the run's file, empty when it wrote nothing."""
+        ...
+
+    def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+        """Return the calls without an end, longest first."""
+        ...

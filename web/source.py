@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from web.changes import ChangeSource
+from web.deaths import DeathSource
+from web.latency import LatencySource
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -376,7 +380,7 @@ class CallFilter:
     step: int | None = None
 
 
-class RunSource(Protocol):
+class RunSource(DeathSource, ChangeSource, LatencySource, Protocol):
     """Answers about one run. Every method may be called from several threads at once."""
 
     def run(self) -> Run:
@@ -417,6 +421,10 @@ class RunSource(Protocol):
 
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
         """Return control operations newest first, those made before operation ``cursor``."""
+        ...
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return the times of which something was not recorded, newest first; at most 200."""
         ...
 
     def sequence(self) -> int:

@@ -13,7 +13,7 @@ from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
 from app.api.tokens import Scope
-from web import pages
+from web import operations, pages, pool_map, postmortem, workers
 from web.frame import Frame
 
 router = APIRouter(include_in_schema=False)
@@ -52,6 +52,30 @@ async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Pa
         return found
 
     return await _page(has, request, who, "call", render)
+
+
+@router.get("/pools")
+async def pools(has: With, who: Who, request: Request) -> Response:
+    """Show every slot with who is on it, and change the pools."""
+    return await _page(has, request, who, "pools", lambda frame: pool_map.render_pools(has.source, frame))
+
+
+@router.get("/workers")
+async def worker_lanes(has: With, who: Who, request: Request) -> Response:
+    """Show a line per rank with every process that it has had."""
+    return await _page(has, request, who, "workers", lambda frame: workers.render_workers(has.source, frame))
+
+
+@router.get("/operations")
+async def operation_list(has: With, who: Who, request: Request) -> Response:
+    """Show what was asked of the pools, and every attempt from outside."""
+    return await _page(has, request, who, "operations", lambda frame: operations.render_operations(has.source, frame))
+
+
+@router.get("/postmortem")
+async def post_mortem(has: With, who: Who, request: Request) -> Response:
+    """Show what became of the run: who died of what, and what was in flight."""
+    return await _page(has, request, who, "postmortem", lambda frame: postmortem.render_postmortem(has.source, frame))
 
 
 @router.get("/static/{name:path}")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
-from web import pages, units
+from web import operations, pages, pool_map, postmortem, units, workers
 from web.frame import Frame
 from web.source import CallDetail, CallFilter, Overview, Run, Step
 
@@ -54,6 +54,10 @@ def every_page(source: SampleRun, frame: Frame) -> dict[str, str]:
         "calls": pages.render_calls(source, frame),
         "call": call,
         "other call": other,
+        "pools": pool_map.render_pools(source, frame),
+        "workers": workers.render_workers(source, frame),
+        "operations": operations.render_operations(source, frame),
+        "postmortem": postmortem.render_postmortem(source, frame),
         "problem": pages.render_problem(frame, 404, EVIL, EVIL, EVIL),
     }
 
@@ -66,7 +70,9 @@ def sample() -> SampleRun:
 @pytest.mark.parametrize("controllable", [False, True])
 def test_every_page_is_well_formed_and_has_no_inline_script_or_handler(controllable: bool) -> None:
     frame = Frame("overview", live=True, controllable=controllable, csrf="s", plotly_url="/static/plotly.js")
-    for name, text in every_page(SampleRun(NOW_MS), frame).items():
+    source = SampleRun(NOW_MS)
+    source.died = not controllable
+    for name, text in every_page(source, frame).items():
         page = _Page(text)
         assert page.open == [], name
         for tag, attributes in page.tags:
@@ -77,7 +83,9 @@ def test_every_page_is_well_formed_and_has_no_inline_script_or_handler(controlla
 
 def test_markup_in_names_and_errors_is_text_on_every_page() -> None:
     frame = Frame("overview", params={"method": EVIL, "status": "", "group": EVIL}, control_hint=EVIL)
-    for name, text in every_page(SampleRun(NOW_MS, evil=True), frame).items():
+    source = SampleRun(NOW_MS, evil=True)
+    source.died = True
+    for name, text in every_page(source, frame).items():
         assert "<img" not in text, name
         assert "&lt;img src=x onerror=alert(1)&gt;" in text, name
 

@@ -10,7 +10,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.unit import web_sample_life
 from tests.unit.web_sample_calls import EVIL, GROUPS, METHODS, POOLS, SampleCall, sample_calls
+from tests.unit.web_sample_life import CRASH_TEXT
+from web.changes import AuditEntry, PoolGeneration
+from web.deaths import CallInFlight, Death
+from web.latency import LatencyMap, MethodLatency
 from web.source import (
     MAX_BARS,
     Bars,
@@ -18,6 +23,7 @@ from web.source import (
     CallFilter,
     CallPage,
     DriverBars,
+    Gap,
     Happening,
     Heat,
     Lane,
@@ -41,6 +47,7 @@ class SampleRun:
     def __init__(self, now_ms: Callable[[], float] | float, *, evil: bool = False, is_empty: bool = False) -> None:
         self._now_ms = now_ms if callable(now_ms) else (lambda: now_ms)
         self._evil = evil
+        self._is_empty = is_empty
         self._calls = () if is_empty else tuple(sample_calls(evil))
         self.pool_states: dict[str, str] = {name: "active" for name, _, _ in POOLS}
         self.died = False
@@ -175,6 +182,10 @@ class SampleRun:
                 started_ms=900.0,
                 ended_ms=self._now_ms() if self.died and (group, rank) == ("rollout", 3) else None,
                 reason="killed by SIGKILL, out of memory" if self.died else "",
+                clock_offset_ms=0.3 * rank - 0.2,
+                clock_error_ms=0.12,
+                last_call_id=0 if self._is_empty else 100 + i,
+                last_method="" if self._is_empty else "load_weights",
             )
             for i, (pool, group, n_ranks) in enumerate(GROUPS)
             for rank in range(n_ranks)
@@ -356,7 +367,39 @@ class SampleRun:
         return CallPage(page, page[-1].id if len(found) > limit else None)
 
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
+        known = () if self._is_empty else web_sample_life.operations(self._evil)
+        ids = [one.id for one in known]
+        begin = ids.index(cursor) + 1 if cursor in ids else 0
+        return known[begin : begin + limit]
+
+    def deaths(self) -> tuple[Death, ...]:
+        worker = next(one for one in self.workers() if (one.group, one.rank) == ("rollout", 3))
+        at_ms = self._now_ms() - 120.0
+        return web_sample_life.deaths(worker, self.in_flight(10), at_ms, self._evil) if self.died else ()
+
+    def crash_text(self) -> str:
+        return CRASH_TEXT if self.died else ""
+
+    def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+        return web_sample_life.in_flight(self._known(), self._now_ms())[:limit]
+
+    def pool_generations(self) -> tuple[PoolGeneration, ...]:
+        return web_sample_life.pool_generations()
+
+    def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
+        known = () if self._is_empty else web_sample_life.audit_entries(self._evil)
+        return tuple(one for one in known if cursor is None or one.id < cursor)[:limit]
+
+    def gaps(self) -> tuple[Gap, ...]:
+        return (Gap(110_000.0, 111_000.0, 12, EVIL if self._evil else "disk full"),) if self.died else ()
+
+    def latencies(self, from_ms: float | None, to_ms: float | None) -> tuple[MethodLatency, ...]:
         return ()
+
+    def latency_map(
+        self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
+    ) -> LatencyMap | None:
+        return None
 
     def sequence(self) -> int:
         return len(self._known())

@@ -1,7 +1,7 @@
 // The page of one call: the server drew it; while the call runs it is drawn again, and the keys walk to its neighbours.
 
 import { readPage } from "./api.js";
-import { $ } from "./dom.js";
+import { $, root } from "./dom.js";
 import { isLive, onKeys } from "./shell.js";
 import { follow } from "./stream.js";
 
@@ -10,5 +10,5 @@ onKeys({ ",": go("prev"), ".": go("next"), ArrowLeft: go("prev"), ArrowRight: go
 
 const isRunning = () => $("#call").dataset.status === "running";
 follow(async () => {
-  if (isRunning()) $("#call").replaceWith(await readPage(location.pathname, "#call"));
+  if (isRunning()) $("#call").replaceWith(await readPage(location.pathname.slice(root.length), "#call"));
 }, () => isLive() && isRunning(), 1000);

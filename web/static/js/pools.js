@@ -2,6 +2,7 @@
 
 import { $, el, icon, setText, statePill } from "./dom.js";
 import { ask, newKey, read } from "./api.js";
+import { settled, whyOf } from "./operation.js";
 import { stream } from "./stream.js";
 
 const HELD = new Set(["paused", "pausing"]);
@@ -88,7 +89,7 @@ async function press(list, line) {
     let operation = await ask(`/resource-pools/${encodeURIComponent(name)}/${action}`, { key: wishes.get(name), generation });
     operation = await settled(operation);
     if (operation.state === "succeeded") say(line, action === "pause" ? "Paused: new calls wait at the gate." : "Going on.");
-    else say(line, `The ${action} ${operation.state}${operation.error ? `: ${operation.error}` : "."}`, true);
+    else say(line, `The ${action} ${operation.state}${operation.error ? `: ${operation.error.detail}` : "."}`, true);
   } catch (problem) {
     say(line, problem.detail ? `${problem.title}. ${problem.detail}` : problem.title ?? "The server does not answer.", true);
   } finally {
@@ -96,33 +97,6 @@ async function press(list, line) {
     showButton(line);
     read("/resource-pools").then((answer) => showPools(list, answer.items ?? answer), () => {});
   }
-}
-
-const DONE = new Set(["succeeded", "failed", "cancelled", "expired"]);
-const isDone = (operation) => operation.done === true || DONE.has(operation.state);
-
-/** Wait until an operation is over, by the stream and, should that be silent, by asking. */
-function settled(operation) {
-  if (isDone(operation)) return Promise.resolve(operation);
-  return new Promise((resolve, reject) => {
-    const finish = (result) => {
-      clearInterval(timer);
-      stream.removeEventListener("operation", heard);
-      resolve(result);
-    };
-    const heard = ({ detail }) => {
-      if (detail.id === operation.id && isDone(detail)) finish(detail);
-    };
-    const timer = setInterval(() => {
-      read(`/operations/${encodeURIComponent(operation.id)}`).then((answer) => isDone(answer) && finish(answer), (error) => {
-        if (error.status === 404) {
-          clearInterval(timer);
-          reject(error);
-        }
-      });
-    }, 1000);
-    stream.addEventListener("operation", heard);
-  });
 }
 
 export function startPools(list) {

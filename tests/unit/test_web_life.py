@@ -1,0 +1,310 @@
+"""The pages Post-mortem, Workers, Pools and Operations: what they conclude from the record, and how they say it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.unit import web_sample_life
+from tests.unit.web_sample import SampleRun
+from tests.unit.web_sample_life import CRASH_TEXT
+from web import operations, pages, pool_map, postmortem, workers
+from web.changes import PoolGeneration, Slot
+from web.deaths import CallInFlight, Death, RankOut
+from web.frame import Frame
+from web.plans import plan_view
+from web.source import Operation, Pool, Run, Worker
+
+NOW_MS = 150_000.0
+MID_CALL_MS = 149_800.0
+
+
+@pytest.fixture
+def dead() -> SampleRun:
+    source = SampleRun(NOW_MS)
+    source.died = True
+    return source
+
+
+def run(state: str) -> Run:
+    return replace(SampleRun(NOW_MS).run(), state=state)
+
+
+def a_death(policy: str = "abort", at_ms: float = NOW_MS - 500.0) -> Death:
+    (death,) = web_sample_life.deaths(SampleRun(NOW_MS).workers()[-1], (), at_ms, evil=False)
+    return replace(death, policy=policy)
+
+
+# Post-mortem
+
+
+def test_the_page_of_a_killed_run_says_died_when_and_who_was_first(dead: SampleRun) -> None:
+    text = postmortem.render_postmortem(dead, Frame("postmortem"))
+    assert "The driver died." in text
+    assert "at 2:30.000" in text
+    assert 'datetime="2026-11-29T22:17:30Z">' in text
+    assert "First dead worker: rollout · rank 3" in text
+    for said in (
+        "killed by signal 9 (SIGKILL): out of memory",
+        "15.8 GiB of 16.0 GiB",
+        "oom_kill rose from 0 to 1",
+        "kv cache grown to 11.2 GiB",
+        "Fatal Python error: Aborted",
+        "node-1",
+        "41323",
+        "rank 0",
+    ):
+        assert said in text, said
+
+
+def test_the_calls_in_flight_name_the_ranks_that_were_out_and_for_how_long(dead: SampleRun) -> None:
+    (call,) = dead.in_flight(10)
+    text = postmortem.render_postmortem(dead, Frame("postmortem"))
+    assert f'href="/calls/{call.id}"' in text
+    assert f"{len(call.out)} of {call.n_ranks}:" in text
+    assert re.search(r"rank 1 <span class=\"dim\">\d+ ms", text)
+    assert f"<b>in {call.group}.{call.method}</b>" in text
+
+
+def test_a_run_that_ended_well_says_that_nothing_died() -> None:
+    class Ended(SampleRun):
+        def run(self) -> Run:
+            return replace(super().run(), state="ended")
+
+    text = postmortem.render_postmortem(Ended(NOW_MS), Frame("postmortem"))
+    assert "This run ended well; nothing died." in text
+    assert "First dead worker" not in text
+    assert "Stacks of the driver" not in text
+
+
+def test_a_run_that_goes_on_says_so_and_shows_what_died_so_far() -> None:
+    running = postmortem.verdict(run("running"), (a_death("restart"),), "")
+    assert running.headline == "This run is still going on."
+    assert running.because.startswith("One worker died so far; the first was rollout · rank 3")
+
+
+@pytest.mark.parametrize(
+    ("deaths", "crash_text", "says"),
+    [
+        ((a_death(),), CRASH_TEXT, "A worker's death ended it: rollout · rank 3"),
+        ((a_death(),), "", "A worker's death ended it: rollout · rank 3"),
+        ((a_death(at_ms=1000.0),), "", "killed by SIGKILL"),
+        ((a_death("restart"),), "", "killed by SIGKILL"),
+        ((), CRASH_TEXT, "It was ended by SIGABRT"),
+        ((), "Fatal Python error: Segmentation fault\n\nThread", "It was ended by SIGSEGV, a fault in native code"),
+        ((a_death(),), "Fatal Python error: Bus error\n", "It was ended by SIGBUS"),
+        ((), "", "The kernel's log of trainer-0"),
+    ],
+)
+def test_why_the_driver_died_is_no_more_than_the_file_can_prove(
+    deaths: tuple[Death, ...], crash_text: str, says: str
+) -> None:
+    assert says in postmortem.verdict(run("died"), deaths, crash_text).because
+
+
+def test_the_state_pill_and_the_overview_of_a_dead_run_lead_to_the_post_mortem(dead: SampleRun) -> None:
+    text = pages.render_overview(dead, Frame("overview"))
+    assert re.search(r'class="pill-link" href="/postmortem"', text)
+    assert text.count('href="/postmortem"') >= 3
+    alive = pages.render_overview(SampleRun(NOW_MS), Frame("overview"))
+    assert "pill-link" not in alive
+
+
+def test_a_rank_at_the_end_is_in_its_call_or_idle_since_its_last_one(dead: SampleRun) -> None:
+    seen = dead.timeline(NOW_MS - 60_000.0, NOW_MS, 1200)
+    ranks = {(r.lane.group, r.lane.rank): r for r in postmortem.ranks_at_end(seen, dead.in_flight(9), dead.workers())}
+    (call,) = dead.in_flight(9)
+    stuck = ranks[call.group, call.out[0].rank]
+    assert (stuck.doing, stuck.call_id, stuck.for_ms) == ("in", call.id, call.out[0].out_ms)
+    idle = ranks["rollout", 3]
+    assert (idle.doing, idle.state) == ("idle since", "died")
+    assert idle.for_ms is not None
+    assert idle.for_ms > 0
+
+
+def test_what_could_not_be_recorded_is_told_on_the_post_mortem(dead: SampleRun) -> None:
+    text = postmortem.render_postmortem(dead, Frame("postmortem"))
+    assert "disk full" in text
+    assert "12 events" in text
+
+
+# Workers
+
+
+def worker(rank: int, state: str, pid: int, started_ms: float, ended_ms: float | None) -> Worker:
+    return Worker(
+        "rollout", "gpus", rank, rank, f"w{rank}", pid, "node-0", "a", "0", state, started_ms, ended_ms, "gone"
+    )
+
+
+def test_a_rank_that_died_and_came_back_is_restarted_and_keeps_its_cause() -> None:
+    lives = (worker(0, "died", 11, 0.0, 400.0), worker(0, "alive", 12, 500.0, None), worker(1, "died", 13, 0.0, 900.0))
+    first, second = workers.worker_lanes(lives, (), 1000.0)
+    assert (first.state, first.worker.pid, first.cause) == ("restarted", 12, "gone")
+    assert [(life.left, life.width) for life in first.lives] == [(0.0, 40.0), (50.0, 50.0)]
+    assert (second.state, second.cause) == ("dead", "gone")
+
+
+def test_a_worker_that_a_live_change_replaced_is_no_restart() -> None:
+    lives = (worker(0, "ended", 11, 0.0, 400.0), worker(0, "alive", 12, 500.0, None))
+    (lane,) = workers.worker_lanes(lives, (), 1000.0)
+    assert (lane.state, lane.cause) == ("alive", "")
+
+
+def test_the_workers_page_says_pid_clock_and_cause_and_can_be_narrowed(dead: SampleRun) -> None:
+    text = workers.render_workers(dead, Frame("workers"))
+    assert text.count("data-worker=") == 8
+    assert "killed by signal 9 (SIGKILL): out of memory" in text
+    assert "−0.20 ms" in text
+    assert "± 0.12 ms" in text
+    assert '<span data-count="dead">1 dead</span>' in text
+    only = workers.render_workers(dead, Frame("workers", params={"state": "dead"}))
+    assert re.findall(r'data-worker="([^"]+)"', only) == ["rollout/3"]
+    none = workers.render_workers(dead, Frame("workers", params={"group": "nobody"}))
+    assert "No worker matches group <code>nobody</code>" in none
+    assert workers.render_workers(dead, Frame("workers", params={"state": "odd"})).count("data-worker=") == 8
+
+
+# Pools
+
+
+def test_the_map_has_a_column_per_node_and_stacks_what_shares_a_slot() -> None:
+    source = SampleRun(NOW_MS)
+    found = pool_map.pool_map(source.pools(), source.workers(), source.pool_generations(), ())
+    assert found.nodes == ("node-0", "node-2", "node-3")
+    train, generation = found.rows
+    assert [[(o.worker.group, o.worker.rank) for o in cell.occupants] for cell in train.cells] == [
+        [("actor", 0), ("critic", 0)],
+        [("actor", 1), ("critic", 1)],
+    ]
+    assert [len(column) for column in generation.columns] == [0, 2, 2]
+    assert found.n_cells("busy") == 6
+
+
+def test_a_slot_without_a_living_worker_is_free_or_dead() -> None:
+    pool = Pool("gpus", "active", 1, (3,), 3, ("rollout",))
+    lives = (worker(0, "alive", 11, 0.0, None), worker(1, "died", 12, 0.0, 5.0), worker(2, "ended", 13, 0.0, 5.0))
+    (row,) = pool_map.pool_map((pool,), lives, (), ()).rows
+    assert [cell.state for cell in row.cells] == ["busy", "dead", "free"]
+
+
+def test_pools_that_are_closed_are_not_on_the_map_and_nodes_are_in_natural_order() -> None:
+    pools = tuple(
+        Pool(name, state, 1, (1,), 1, ()) for name, state in (("a", "active"), ("b", "closed"), ("c", "active"))
+    )
+    made = tuple(PoolGeneration(name, 1, 0.0, (1,), (Slot(0, node, 0),)) for name, node in (("a", "n10"), ("c", "n9")))
+    found = pool_map.pool_map(pools, (), made, ())
+    assert [row.pool.name for row in found.rows] == ["a", "c"]
+    assert found.nodes == ("n9", "n10")
+
+
+def test_the_slots_of_a_pool_that_the_record_has_not_yet_come_from_its_shape() -> None:
+    pool = Pool("gpus", "active", 2, (1, 2), 3, ("rollout",))
+    old = PoolGeneration("gpus", 1, 0.0, (1,), (Slot(0, "node-7", 0),))
+    (row,) = pool_map.pool_map((pool,), (worker(0, "alive", 11, 0.0, None),), (old,), ()).rows
+    assert [(cell.slot.index, cell.slot.node) for cell in row.cells] == [(0, "node-0"), (1, "node 2"), (2, "node 2")]
+
+
+def test_actions_are_there_only_for_who_may_take_them() -> None:
+    source = SampleRun(NOW_MS)
+    may = pool_map.render_pools(source, Frame("pools", controllable=True, csrf="secret-7"))
+    assert set(re.findall(r'data-change="(\w+)"', may)) == {"pause", "resize", "split", "merge", "move"}
+    may_not = pool_map.render_pools(source, Frame("pools", control_hint="Start with --control."))
+    assert "data-change" not in may_not
+    assert may_not.count("Start with --control.") >= 3
+    source.pool_states["train"] = "paused"
+    assert 'data-change="resume"' in pool_map.render_pools(source, Frame("pools", controllable=True))
+
+
+def test_the_pools_page_shows_the_change_that_made_them_what_they_are() -> None:
+    text = pool_map.render_pools(SampleRun(NOW_MS), Frame("pools"))
+    history = text[text.index("How they came to be so") :]
+    assert re.findall(r'data-operation="([^"]+)"', history) == ["op-2"]
+    assert "built anew, its state is carried over" in history
+    assert "2 → 4 ranks" in history
+    empty = pool_map.render_pools(SampleRun(NOW_MS, is_empty=True), Frame("pools"))
+    assert "nothing was resized, split, merged or moved" in empty
+
+
+# Operations
+
+
+def test_every_operation_and_every_attempt_has_a_line() -> None:
+    text = operations.render_operations(SampleRun(NOW_MS), Frame("operations"))
+    assert re.findall(r'data-operation="([^"]+)"', text) == ["op-3", "op-2", "op-1"]
+    assert re.findall(r'data-outcome="([^"]+)"', text) == ["accepted", "refused", "accepted"]
+    for said in ("1.30 s", "740 ms", "no room", "127.0.0.1", "is at generation 2, not 1"):
+        assert said in text, said
+
+
+def test_an_operation_without_a_plan_or_with_one_that_cannot_be_read_shows_none() -> None:
+    plain = Operation("op", "pause", "gpus", "succeeded", "driver", 0.0, 1.0, "active", "paused", "")
+    for plan in ("", "not json", "[]", "{}", '{"pools": [{"pool": "a"}], "groups": []}', '{"pools": 3, "groups": 4}'):
+        (row,) = operations.operation_rows((replace(plain, plan=plan),), ())
+        assert row.plan is None or row.plan.before == (), plan
+
+
+def test_a_plan_is_a_map_before_and_a_map_after() -> None:
+    text = json.dumps(
+        {
+            "kind": "split",
+            "pools": [
+                {"pool": "all", "before": [4], "after": [], "generation": 3},
+                {"pool": "train", "before": [], "after": [2], "generation": 1},
+                {"pool": "rollout", "before": [], "after": [2], "generation": 1},
+            ],
+            "groups": [
+                {
+                    "group": "actor",
+                    "from_pool": "all",
+                    "to_pool": "train",
+                    "world_size_before": 4,
+                    "world_size_after": 2,
+                    "how": "state",
+                }
+            ],
+            "prepared": False,
+            "why_not_prepared": "no slot is free",
+            "drains": ["call 42 actor.update, 3.1 s"],
+            "lost": [],
+            "stand_still_s": 3.5,
+        }
+    )
+    plan = plan_view(text)
+    assert plan is not None
+    assert [(box.name, box.process_on_nodes, box.groups) for box in plan.before] == [("all", (4,), (("actor", 4),))]
+    assert [(box.name, box.groups) for box in plan.after] == [("train", (("actor", 2),)), ("rollout", ())]
+    assert (plan.why_not_prepared, plan.stand_still_ms) == ("no slot is free", 3500.0)
+
+
+def test_older_operations_and_entries_are_a_link_away() -> None:
+    text = operations.render_operations(SampleRun(NOW_MS), Frame("operations", params={"before": "op-3"}))
+    assert re.findall(r'data-operation="([^"]+)"', text) == ["op-2", "op-1"]
+    text = operations.render_operations(SampleRun(NOW_MS), Frame("operations", params={"audit_before": "2"}))
+    assert len(re.findall("data-outcome", text)) == 1
+    for nonsense in ("x", "9" * 40, "²", "-1"):
+        text = operations.render_operations(SampleRun(NOW_MS), Frame("operations", params={"audit_before": nonsense}))
+        assert len(re.findall("data-outcome", text)) == 3
+
+
+# Now
+
+
+def test_a_call_whose_ranks_have_all_answered_says_so() -> None:
+    class Collecting(SampleRun):
+        def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+            return (CallInFlight(7, "actor", "train", "update", True, 1.0, 99.0, 2, ()),)
+
+    assert "all 2 ranks have answered" in postmortem.render_postmortem(Collecting(NOW_MS), Frame("postmortem"))
+
+
+def test_many_ranks_that_are_out_are_cut_short() -> None:
+    class Wide(SampleRun):
+        def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+            out = tuple(RankOut(rank, 10.0) for rank in range(64))
+            return (CallInFlight(7, "actor", "train", "update", True, 1.0, 99.0, 64, out),)
+
+    assert "and 48 more" in postmortem.render_postmortem(Wide(NOW_MS), Frame("postmortem"))

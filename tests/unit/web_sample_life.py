@@ -1,0 +1,178 @@
+"""Deaths, live changes and the audit log of the made-up run of ``web_sample``."""
+
+from __future__ import annotations
+
+import json
+
+from tests.unit.web_sample_calls import EVIL, POOLS, SampleCall
+from web.changes import AuditEntry, PoolGeneration, Slot
+from web.deaths import CallInFlight, Death, RankDoing, RankOut
+from web.source import Operation, Worker
+
+CRASH_TEXT = """Fatal Python error: Aborted
+
+Thread 0x00007f2a4b7fe6c0 (most recent call first):
+  File "core/group/policy.py", line 71 in abort
+  File "threading.py", line 982 in run
+
+Thread 0x00007f2a6c1d9740 (most recent call first):
+  File "core/cluster/on_ray.py", line 402 in wait
+  File "core/group/answers.py", line 118 in take
+  File "examples/train_ppo.py", line 52 in main
+"""
+
+
+def deaths(worker: Worker, in_flight: tuple[CallInFlight, ...], at_ms: float, evil: bool) -> tuple[Death, ...]:
+    """Return the death of ``worker``, out of memory, with its whole report."""
+    call = next((one for one in in_flight if one.group == worker.group), None)
+    others = tuple(
+        RankDoing(rank, f"in {call.method}" if call else "idle", (call.running_ms / 1000) if call else 1.2)
+        for rank in range(3)
+    )
+    return (
+        Death(
+            group=worker.group,
+            rank=worker.rank,
+            at_ms=at_ms,
+            pid=worker.pid,
+            node=worker.node,
+            worker=worker.name,
+            actor_id=worker.actor_id,
+            cause=EVIL if evil else "killed by signal 9 (SIGKILL): out of memory",
+            role=worker.group,
+            method=call.method if call else "",
+            call_id=call.id if call else 0,
+            signal=9,
+            oom=True,
+            evidence=(
+                "cgroup memory.events: oom_kill rose from 0 to 1",
+                "its last reading was 15.8 GiB of 16 GiB",
+                EVIL if evil else "no stack in its log: it had no chance to write one",
+            ),
+            memory_bytes=16_965_120_819,
+            memory_limit_bytes=17_179_869_184,
+            others=others,
+            log_tail=(
+                "loading 4096 prompts",
+                EVIL if evil else "kv cache grown to 11.2 GiB",
+                "generate: batch 61 of 64",
+            ),
+            policy="abort",
+        ),
+    )
+
+
+def in_flight(calls: list[SampleCall], now_ms: float) -> tuple[CallInFlight, ...]:
+    """Return the calls among ``calls`` that have not ended."""
+    found = []
+    for call in calls:
+        if call.row.status != "running":
+            continue
+        out = tuple(
+            RankOut(span.rank, now_ms - span.submitted_ms, span.node, 41_300 + span.rank)
+            for span in call.spans
+            if span.ready_ms is None
+        )
+        running_ms = now_ms - call.row.started_ms
+        found.append(
+            CallInFlight(
+                call.row.id,
+                call.row.group,
+                call.row.pool,
+                call.row.method,
+                call.row.blocking,
+                call.row.started_ms,
+                running_ms,
+                len(call.spans),
+                out,
+                running_ms > 400.0,
+            )
+        )
+    return tuple(found)
+
+
+def _slots(shape: tuple[int, ...], first_node: int = 0) -> tuple[Slot, ...]:
+    places = [(node, local) for node, n in enumerate(shape) for local in range(n)]
+    return tuple(Slot(i, f"node-{first_node + node}", local) for i, (node, local) in enumerate(places))
+
+
+def pool_generations() -> tuple[PoolGeneration, ...]:
+    """Return both pools as they were made, and the generation of the second after it grew."""
+    found = [
+        PoolGeneration(name, 1, 210.0 + i, shape, _slots(shape, 2 * i)) for i, (name, shape, _) in enumerate(POOLS)
+    ]
+    grown = PoolGeneration("generation", 2, 61_000.0, (2, 2), _slots((2, 2), 2), "op-2")
+    return (*found[:1], PoolGeneration("generation", 1, 211.0, (2,), _slots((2,), 2)), grown)
+
+
+_PLAN = {
+    "kind": "resize",
+    "pools": [{"pool": "generation", "before": [2], "after": [2, 2], "generation": 2}],
+    "groups": [
+        {
+            "group": "rollout",
+            "from_pool": "generation",
+            "to_pool": "generation",
+            "world_size_before": 2,
+            "world_size_after": 4,
+            "how": "state",
+        }
+    ],
+    "prepared": True,
+    "why_not_prepared": "",
+    "drains": ["call 118 rollout.generate_sequences, 0.9 s"],
+    "lost": [],
+    "stand_still_s": 0.8,
+    "estimate_from": "2 starts of this run",
+}
+
+
+def operations(evil: bool) -> tuple[Operation, ...]:
+    """Return a pause, a resize and one that failed, newest first."""
+    return (
+        Operation("op-3", "pause", "train", "succeeded", "control", 104_000.0, 104_050.0, "active", "paused", "", 2),
+        Operation(
+            id="op-2",
+            kind="resize",
+            pool="generation",
+            state="succeeded",
+            who=EVIL if evil else "control",
+            created_ms=52_000.0,
+            updated_ms=61_000.0,
+            before="2",
+            after="2, 2",
+            error="",
+            expected_generation=1,
+            plan=json.dumps(_PLAN),
+            safe_point_ms=1300.0,
+            stand_still_ms=740.0,
+        ),
+        Operation(
+            "op-1", "split", "train", "failed", "driver", 40_000.0, 41_200.0, "2", "", EVIL if evil else "no room", None
+        ),
+    )
+
+
+def audit_entries(evil: bool) -> tuple[AuditEntry, ...]:
+    """Return three attempts, newest first: a pause, one with an old generation, a resize."""
+    agent = EVIL if evil else "Mozilla/5.0 (X11; Linux x86_64)"
+    return (
+        AuditEntry(3, 104_000.0, "control", "127.0.0.1", agent, "r3a8f", "pause", "train", 2, "accepted", "", "op-3"),
+        AuditEntry(
+            id=2,
+            at_ms=70_000.0,
+            actor="control",
+            remote="127.0.0.1",
+            user_agent="podium",
+            request_id="r2b1c",
+            action="resize",
+            target="generation",
+            expected_generation=1,
+            outcome="refused",
+            detail=EVIL if evil else "pool 'generation' is at generation 2, not 1",
+            operation_id="",
+        ),
+        AuditEntry(
+            1, 52_000.0, "control", "127.0.0.1", agent, "r19d0", "resize", "generation", 1, "accepted", "", "op-2"
+        ),
+    )

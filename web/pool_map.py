@@ -1,0 +1,155 @@
+"""The Pools page: every slot where it sits, who is on it, and how the pools came to be what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from web.changes import PoolGeneration, Slot
+from web.deaths import CallInFlight
+from web.frame import Frame, render
+from web.operations import OperationRow, operation_rows
+from web.source import Pool, RunSource, Worker
+
+N_HISTORY = 100
+_CHANGES = frozenset({"resize", "split", "merge", "move"})
+_N_IN_FLIGHT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A worker on a slot; ``colour`` is its group's number among all groups."""
+
+    worker: Worker
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A slot of the map. ``state`` is busy (somebody lives on it), free, or dead (all that lived on it died)."""
+
+    slot: Slot
+    state: str
+    occupants: tuple[Occupant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool of the map: its cells per column of the map, its own generations and the calls that it waits for."""
+
+    pool: Pool
+    columns: tuple[tuple[Cell, ...], ...]
+    generations: tuple[PoolGeneration, ...]
+    in_flight: tuple[CallInFlight, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Return all cells in rank order."""
+        return tuple(sorted((cell for column in self.columns for cell in column), key=lambda cell: cell.slot.index))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMap:
+    """All pools that are not closed. ``nodes`` are the columns, ``groups`` the colours in order."""
+
+    nodes: tuple[str, ...]
+    rows: tuple[PoolRow, ...]
+    groups: tuple[str, ...]
+
+    def n_cells(self, state: str) -> int:
+        """Return how many slots are in a state."""
+        return sum(cell.state == state for row in self.rows for cell in row.cells)
+
+
+def render_pools(source: RunSource, frame: Frame) -> str:
+    """Return the page."""
+    operations = source.operations(N_HISTORY, None)
+    pools = source.pools()
+    found = pool_map(pools, source.workers(), source.pool_generations(), source.in_flight(_N_IN_FLIGHT))
+    return render(
+        "pools.html",
+        frame,
+        source,
+        map=found,
+        n_closed=sum(pool.state == "closed" for pool in pools),
+        history=_history(operation_rows(operations, ())),
+        under_way=[row for row in operation_rows(operations, ()) if not row.is_done],
+    )
+
+
+def pool_map(
+    pools: tuple[Pool, ...],
+    workers: tuple[Worker, ...],
+    generations: tuple[PoolGeneration, ...],
+    in_flight: tuple[CallInFlight, ...],
+) -> PoolMap:
+    """Return the map of the pools that are not closed."""
+    newest = {(worker.group, worker.rank): worker for worker in workers}
+    of_pool = {
+        pool.name: tuple(one for one in generations if one.pool == pool.name)
+        for pool in pools
+        if pool.state != "closed"
+    }
+    slots = {pool.name: _slots(pool, of_pool[pool.name], newest) for pool in pools if pool.name in of_pool}
+    nodes = tuple(sorted({slot.node for own in slots.values() for slot in own}, key=_natural))
+    groups = tuple(sorted({group for pool in pools if pool.name in slots for group in pool.groups}))
+    rows = tuple(
+        PoolRow(
+            pool=pool,
+            columns=_columns(pool, slots[pool.name], nodes, newest, groups),
+            generations=of_pool[pool.name][::-1],
+            in_flight=tuple(call for call in in_flight if call.pool == pool.name),
+        )
+        for pool in pools
+        if pool.name in slots
+    )
+    return PoolMap(nodes, rows, groups)
+
+
+def _slots(
+    pool: Pool, generations: tuple[PoolGeneration, ...], newest: dict[tuple[str, int], Worker]
+) -> tuple[Slot, ...]:
+    """Return the pool's slots; where the record has none yet, they are told from its shape and its workers."""
+    if generations and generations[-1].slots and generations[-1].generation == pool.generation:
+        return generations[-1].slots
+    if generations and len(generations[-1].slots) == pool.world_size:
+        return generations[-1].slots
+    found: list[Slot] = []
+    for place, n in enumerate(pool.process_on_nodes):
+        for local in range(n):
+            index = len(found)
+            worker = next((newest[g, index] for g in pool.groups if (g, index) in newest), None)
+            found.append(Slot(index, worker.node if worker else f"node {place + 1}", local))
+    return tuple(found)
+
+
+def _columns(
+    pool: Pool,
+    slots: tuple[Slot, ...],
+    nodes: tuple[str, ...],
+    newest: dict[tuple[str, int], Worker],
+    groups: tuple[str, ...],
+) -> tuple[tuple[Cell, ...], ...]:
+    by_node: dict[str, list[Cell]] = {node: [] for node in nodes}
+    for slot in slots:
+        here = [newest[group, slot.index] for group in pool.groups if (group, slot.index) in newest]
+        occupants = tuple(
+            Occupant(w, groups.index(w.group)) for w in here if w.state != "ended" and w.pool == pool.name
+        )
+        by_node[slot.node].append(Cell(slot, _cell_state(occupants), occupants))
+    return tuple(tuple(by_node[node]) for node in nodes)
+
+
+def _cell_state(occupants: tuple[Occupant, ...]) -> str:
+    if not occupants:
+        return "free"
+    return "dead" if all(one.worker.state == "died" for one in occupants) else "busy"
+
+
+def _history(rows: tuple[OperationRow, ...]) -> list[OperationRow]:
+    return [row for row in rows if row.operation.kind in _CHANGES and row.operation.state == "succeeded"]
+
+
+def _natural(name: str) -> tuple[object, ...]:
+    """Return what sorts node-2 before node-10."""
+    head = name.rstrip("0123456789")
+    return (head, int(name[len(head) :] or 0), name)
