@@ -25,8 +25,8 @@ class FileLock:
         self._path = path
         self._file = -1
 
-    def acquire(self) -> None:
-        """Take the lock and leave this process's id in it.
+    def acquire(self, way_out: str = "give this run a file of its own") -> None:
+        """Take the lock and leave this process's id in it; ``way_out`` ends what is said to who does not get it.
 
         Raises:
             RunLockedError: Another writer holds it.
@@ -44,9 +44,7 @@ class FileLock:
             os.close(file)
             time.sleep(_PAUSE_S)
         pid = holder(self._path)
-        raise RunLockedError(
-            f"{self._path} is being written by process {pid}; give this run a file of its own", str(self._path), pid
-        )
+        raise RunLockedError(f"{self._path} is being written by process {pid}; {way_out}", str(self._path), pid)
 
     def release(self) -> None:
         """Let go; may be called twice."""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.resources
+import itertools
+import os
+import shutil
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
-from app.errors import RunFileMissingError, SchemaVersionError
+from app.errors import RunFileMissingError, RunsFolderError, SchemaVersionError
 from app.store.lock import FileLock
 from app.store.models import APPLICATION_ID, SCHEMA_REVISION, Record
 from app.store.schema import revision_of
@@ -28,30 +34,54 @@ def migrations_dir() -> Path:
     return inside if inside.is_dir() else package.parent / "migrations"
 
 
-def upgrade(path: Path) -> tuple[str, str]:
-    """Move the run's file to the schema of today, and return the revisions before and after.
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """The revisions before and after, and where the file as it was is kept; None where nothing was to do."""
+
+    before: str
+    after: str
+    backup: Path | None
+
+
+def upgrade(path: Path) -> Upgraded:
+    """Move the run's file to the schema of today; the file as it was is kept beside it.
+
+    A copy is moved and then takes the file's place, so that whatever goes wrong leaves the file as it was.
 
     Raises:
         RunFileMissingError: There is no such file.
         NotARunFileError: The file holds something else.
         SchemaVersionError: A newer Podium wrote it.
         RunLockedError: A driver is writing it.
+        RunsFolderError: There is no room, or no right, to write the copy.
     """
     if not path.is_file():
         raise RunFileMissingError(f"there is no file {path}", str(path))
     lock = FileLock(path)
-    lock.acquire()
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
+        lock.acquire("upgrade it when that run is over")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             before = revision_of(connection, path)
+            if before == SCHEMA_REVISION:
+                return Upgraded(before, before, None)
             if before not in known_revisions():
                 message = f"{path} has schema {before}, newer than {SCHEMA_REVISION} of this Podium; update Podium"
                 raise SchemaVersionError(message, str(path), before, SCHEMA_REVISION)
-            run_migrations(connection)
-            return before, revision_of(connection, path)
+            copy = _copy(connection, path)
+        try:
+            with contextlib.closing(sqlite3.connect(copy, isolation_level=None, check_same_thread=False)) as connection:
+                run_migrations(connection)
+                after = revision_of(connection, copy)
+            backup = _free_name(path, before)
+            os.rename(path, backup)
+            os.rename(copy, path)
         finally:
-            connection.close()
+            copy.unlink(missing_ok=True)
+        return Upgraded(before, after, backup)
+    except (OSError, sqlite3.OperationalError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        folder = str(path.parent)
+        raise RunsFolderError(f"cannot upgrade {path}: {reason}; it is as it was", folder, reason) from error
     finally:
         lock.release()
 
@@ -81,3 +111,25 @@ def differences(connection: sqlite3.Connection) -> list[Any]:
 
 def _engine(connection: sqlite3.Connection) -> Engine:
     return create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+
+
+def _copy(connection: sqlite3.Connection, path: Path) -> Path:
+    """Copy the file of ``connection``, its write-ahead log included, and return where to."""
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+    free = shutil.disk_usage(path.parent).free
+    needed = path.stat().st_size * 5 // 4
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"a copy needs {needed:,} bytes and {free:,} are free")
+    copy = path.with_name(path.name + ".upgrading")
+    copy.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(copy)) as target:
+        connection.backup(target)
+    return copy
+
+
+def _free_name(path: Path, revision: str) -> Path:
+    """Return a name for the file as it was that no other file has."""
+    extras = itertools.chain(("",), (f".{n}" for n in itertools.count(2)))
+    names = (path.with_name(f"{path.name}.schema-{revision}{extra}.bak") for extra in extras)
+    return next(name for name in names if not name.exists())

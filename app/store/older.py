@@ -16,7 +16,8 @@ from app.store.models import Record
 # What an older file knows of a table that came later.
 _KNOWN = {
     "death": (
-        "SELECT w.id, w.ended_ns AS at_ns, l.group_id, l.id AS lane_id, w.id AS worker_id, l.rank, w.pid, w.node, "
+        "SELECT row_number() OVER (ORDER BY w.ended_ns, w.id) AS id, w.ended_ns AS at_ns, "
+        "l.group_id, l.id AS lane_id, w.id AS worker_id, l.rank, w.pid, w.node, "
         "g.name AS role, w.name AS worker, w.actor_id, w.reason AS cause, 0 AS signal, NULL AS exit_code, NULL AS oom, "
         "'' AS evidence, 0 AS memory_bytes, 0 AS memory_limit_bytes, '' AS others, '' AS log_tail, '' AS policy, "
         "'' AS method, 0 AS call_id FROM main.worker w JOIN main.lane l ON l.id = w.lane_id "

@@ -20,6 +20,7 @@ from app.store.lock import FileLock
 from app.store.models import Run
 from app.store.schema import check_schema, create_schema
 from app.store.sql import column_names, update, upsert
+from app.store.trim import delete_spans, used_bytes
 
 _RUN_COLUMNS = column_names(Run)
 _PUT_RUN = upsert(Run)
@@ -38,11 +39,6 @@ _STATE = update(
 )
 _BEAT = update(Run, ("heartbeat_wall_ns", "n_dropped", "writer_lag_ns"))
 _END = update(Run, ("sequence", "heartbeat_wall_ns", "status", "clean_exit"))
-_PRUNED = update(Run, ("pruned_before_ns",))
-_PRUNE_LANE = (
-    "DELETE FROM rank_span WHERE lane_id = ? AND began_ns < coalesce((SELECT began_ns FROM rank_span "
-    "WHERE lane_id = ? AND began_ns < ? ORDER BY began_ns LIMIT 1 OFFSET ?), ?)"
-)
 _VACUUM_PAGES = 1_000
 _RUN_ID = 1
 
@@ -151,11 +147,7 @@ class RunFile:
         Raises:
             sqlite3.Error: It could not be read.
         """
-        pages, free, page_bytes = (
-            self._open().execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
-        return int((pages - free) * page_bytes)
+        return used_bytes(self._open())
 
     def prune(self, before_ns: int, n_rows: int) -> int:
         """Delete about ``n_rows`` spans that began before ``before_ns`` and return how many; 0 when none are left.
@@ -164,16 +156,9 @@ class RunFile:
             sqlite3.Error: They could not be deleted.
         """
         connection = self._open()
-        n_gone = 0
         with self._transaction(durable=False):
-            connection.execute(_PRUNED, (before_ns, _RUN_ID))
-            for (lane_id,) in connection.execute("SELECT id FROM lane").fetchall():
-                if n_gone >= n_rows:
-                    break
-                n_gone += connection.execute(
-                    _PRUNE_LANE, (lane_id, lane_id, before_ns, n_rows - n_gone, before_ns)
-                ).rowcount
-        connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+            n_gone = delete_spans(connection, before_ns, n_rows)
+        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
         return n_gone
 
     def checkpoint(self, truncate: bool) -> None:

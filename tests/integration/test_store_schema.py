@@ -12,7 +12,7 @@ import pytest
 from app.errors import NotARunFileError, RunFileMissingError, RunLockedError, SchemaVersionError
 from app.recorder import start_run
 from app.store.check_migrations import main, problems
-from app.store.migrate import differences, known_revisions, migrations_dir, run_migrations, upgrade
+from app.store.migrate import Upgraded, differences, known_revisions, migrations_dir, run_migrations, upgrade
 from app.store.models import READABLE_REVISIONS, SCHEMA_REVISION
 from app.store.reader import Reader
 from app.store.readpool import ReadPool
@@ -61,7 +61,7 @@ def test_the_newest_migration_is_the_schema_of_the_models() -> None:
 
 def test_upgrading_a_file_of_today_changes_nothing(tmp_path: Path) -> None:
     path = made(tmp_path / "run.db")
-    assert upgrade(path) == (SCHEMA_REVISION, SCHEMA_REVISION)
+    assert upgrade(path) == Upgraded(SCHEMA_REVISION, SCHEMA_REVISION, None)
     with contextlib.closing(Reader(path)) as reader:
         assert reader.run().name == "demo"
 
@@ -133,7 +133,11 @@ def test_a_file_of_an_older_schema_is_moved_to_that_of_today_with_what_can_be_kn
     revision: str, tmp_path: Path
 ) -> None:
     path = of_schema(revision, tmp_path)
-    assert upgrade(path) == (revision, SCHEMA_REVISION)
+    before = path.read_bytes()
+    done = upgrade(path)
+    assert (done.before, done.after) == (revision, SCHEMA_REVISION)
+    assert done.backup is not None
+    assert done.backup.read_bytes() == before
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -1,0 +1,208 @@
+"""``podium db``: check, upgrade and prune, on real files."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from app.cli.program import main
+from app.errors import RunsFolderError
+from app.store import migrate
+from app.store.facts import RunFacts
+from app.store.models import SCHEMA_REVISION
+from app.store.reader import Reader
+from app.store.writer import Writer
+from core.events import Event, Notice
+from tests.store_scene import START_NS, at, facts, one_call, people
+
+pytestmark = pytest.mark.integration
+
+
+def recorded(path: Path, n_calls: int = 300) -> Path:
+    """Record a run of ``n_calls`` calls, one every 100 ms, that ended."""
+    writer = Writer(path, facts())
+    writer.start()
+    events: list[Event] = people()
+    for n in range(1, n_calls + 1):
+        events += one_call(n, n * 100.0)
+    for event in events:
+        writer.put(event)
+    writer.close()
+    return path
+
+
+def older(folder: Path) -> Path:
+    """Put a file of schema 0001 into ``folder``."""
+    path = folder / "old.db"
+    packed = Path(__file__).parents[1] / "data" / "run-schema-0001.db.gz"
+    path.write_bytes(gzip.decompress(packed.read_bytes()))
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return the JSON on stdout."""
+    return orjson.loads(capsys.readouterr().out)
+
+
+def change(path: Path, statement: str) -> None:
+    """Run one statement on a file."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def test_a_whole_file_is_said_to_be_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "run.db")
+    assert main(["db", "check", str(path), "--json"]) == 0
+    found = said(capsys)
+    assert (found["is_whole"], found["n_calls"], found["n_spans"]) == (True, 300, 600)
+    assert (found["revision"], found["missing"], found["faults"]) == (SCHEMA_REVISION, [], [])
+    assert main(["db", "check", str(path)]) == 0
+    assert "sound" in capsys.readouterr().out
+    assert [name.name for name in tmp_path.iterdir()] == ["run.db"]
+
+
+def test_rows_that_are_not_there_are_named_by_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "run.db")
+    change(path, "DELETE FROM call WHERE id IN (1, 7, 8, 9, 100)")
+    assert main(["db", "check", str(path), "--json"]) == 1
+    missing = [(gap["table"], gap["first"], gap["last"]) for gap in said(capsys)["missing"]]
+    assert missing == [("call", 1, 1), ("call", 7, 9), ("call", 100, 100)]
+    assert main(["db", "check", str(path)]) == 1
+    assert "missing: call 7 to 9" in capsys.readouterr().err
+
+
+def test_a_broken_file_is_said_to_be_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "run.db")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ix_call_started_ns'").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096 + 100)
+        file.write(b"\xff" * 2000)
+    assert main(["db", "check", str(path), "--json"]) == 1
+    found = said(capsys)
+    assert (found["is_whole"], bool(found["faults"]), found["missing"]) == (False, True, [])
+
+
+@pytest.mark.parametrize("command", [["check"], ["upgrade"], ["prune", "--max-gb", "1"]])
+def test_what_is_no_runs_file_is_a_wrong_use(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "list.db").write_text("shopping list" * 100)
+    for name in ("list.db", "none.db"):
+        assert main(["db", command[0], str(tmp_path / name), *command[1:]]) == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("command", [["check"], ["upgrade"], ["prune", "--max-gb", "1"]])
+def test_a_file_that_a_driver_writes_is_refused_with_its_process(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = Writer(tmp_path / "run.db", facts(os.getpid()))
+    writer.start()
+    try:
+        assert main(["db", command[0], str(tmp_path / "run.db"), *command[1:]]) == 3
+        assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
+        writer.put(Notice(at(1), "info", "still recording"))
+        assert writer.flush(5)
+    finally:
+        writer.close()
+
+
+def test_an_older_file_is_checked_as_it_is_and_upgraded_with_a_copy_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = older(tmp_path)
+    before = path.read_bytes()
+    assert main(["db", "check", str(path), "--json"]) == 0
+    assert said(capsys)["is_current"] is False
+    assert main(["db", "upgrade", str(path), "--json"]) == 0
+    done = said(capsys)
+    assert (done["before"], done["after"]) == ("0001", SCHEMA_REVISION)
+    assert Path(done["backup"]).read_bytes() == before
+    assert main(["db", "check", str(path), "--json"]) == 0
+    assert said(capsys)["is_current"] is True
+    assert main(["db", "upgrade", str(path), "--json"]) == 0
+    assert said(capsys)["backup"] is None
+
+
+def test_a_second_copy_never_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    backups = [migrate.upgrade(older(tmp_path)).backup for _ in range(2)]
+    assert [backup.name for backup in backups if backup] == ["old.db.schema-0001.bak", "old.db.schema-0001.2.bak"]
+
+
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = older(tmp_path)
+    before = path.read_bytes()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(RunsFolderError, match="1,000 are free; it is as it was"):
+        migrate.upgrade(path)
+    monkeypatch.undo()
+
+    def stumble(connection: sqlite3.Connection) -> None:
+        connection.execute("DROP TABLE event")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(migrate, "run_migrations", stumble)
+    with pytest.raises(RunsFolderError, match="disk I/O error"):
+        migrate.upgrade(path)
+    assert path.read_bytes() == before
+    assert [name.name for name in tmp_path.iterdir()] == ["old.db"]
+
+
+def test_the_oldest_spans_go_by_age_and_the_rest_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "run.db")
+    hours = 10 / 3600
+    assert main(["db", "prune", str(path), "--keep-hours", str(hours), "--json"]) == 0
+    done = said(capsys)
+    assert 380 < done["n_spans"] < 420
+    with contextlib.closing(Reader(path)) as reader:
+        pruned_ms = reader.recorder().pruned_before_ms
+        assert pruned_ms is not None
+        assert 19_000 < pruned_ms < 21_000
+        assert reader.overview().methods[0].n_calls == 300
+        assert reader.latencies(None, None)[0].n_calls == 300
+        assert sum(reader.timeline(0, 10_000, 800).heat.busy[1]) > 0
+    assert main(["db", "check", str(path)]) == 0
+
+
+def test_the_oldest_spans_go_by_size_and_the_room_is_given_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recorded(tmp_path / "run.db", 3_000)
+    size = path.stat().st_size
+    assert main(["db", "prune", str(path), "--max-gb", str(0.8 * size / 1e9), "--json"]) == 0
+    done = said(capsys)
+    assert done["bytes_before"] == size
+    assert done["bytes_after"] == path.stat().st_size <= 0.8 * size
+    assert 0 < done["n_spans"] < 6_000
+    assert main(["db", "prune", str(path), "--max-gb", "0.000001"]) == 0
+    assert "still bigger" in capsys.readouterr().err
+    assert main(["db", "check", str(path), "--json"]) == 0
+    assert said(capsys)["n_spans"] == 0
+
+
+def test_pruning_without_a_measure_is_a_wrong_use(tmp_path: Path) -> None:
+    assert main(["db", "prune", str(recorded(tmp_path / "run.db", 1))]) == 2
+
+
+def test_a_driver_that_was_killed_leaves_a_file_that_can_be_pruned(tmp_path: Path) -> None:
+    facts_ = RunFacts("x", "x", "x", "box", 1, "1", "3", "", START_NS, START_NS)
+    writer = Writer(tmp_path / "live.db", facts_)
+    writer.start()
+    for event in (*people(), *one_call(1, 10), *one_call(2, 60_000)):
+        writer.put(event)
+    assert writer.flush(5)
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"live.db{suffix}", tmp_path / f"dead.db{suffix}")
+    writer.close()
+    assert main(["db", "prune", str(tmp_path / "dead.db"), "--keep-hours", str(1 / 3600)]) == 0
+    with contextlib.closing(Reader(tmp_path / "dead.db")) as reader:
+        assert reader.run().n_calls == 2
+    assert not (tmp_path / "dead.db-wal").exists()
