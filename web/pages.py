@@ -21,6 +21,7 @@ STATIC_DIR = Path(__file__).parent / "static"
 CALLS_PER_PAGE = 100
 N_TOP_METHODS = 12
 N_SLOW_RANKS = 8
+N_IN_FLIGHT = 100
 MAX_METRICS = 6
 MAX_STEPS_IN_FIGURE = 600
 N_ROWS_ABOVE_RANKS = 3
@@ -40,6 +41,7 @@ def render_overview(source: RunSource, frame: Frame) -> str:
         ranks=overview.ranks[:N_SLOW_RANKS],
         workers=_workers_by_group(overview),
         casualties=_casualties(overview),
+        in_flight=source.in_flight(N_IN_FLIGHT),
         metrics_px=_metrics_heights_px(len({name for step in overview.steps for name, _ in step.metrics})),
         specs=figure_specs(),
         steps=[_step_block(step) for step in _thinned(overview.steps)],

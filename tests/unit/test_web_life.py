@@ -64,7 +64,7 @@ def test_the_calls_in_flight_name_the_ranks_that_were_out_and_for_how_long(dead:
     (call,) = dead.in_flight(10)
     text = postmortem.render_postmortem(dead, Frame("postmortem"))
     assert f'href="/calls/{call.id}"' in text
-    assert f"{len(call.out)} of {call.n_ranks}:" in text
+    assert f"{len(call.out)} of {call.n_ranks} out:" in text
     assert re.search(r"rank 1 <span class=\"dim\">\d+ ms", text)
     assert f"<b>in {call.group}.{call.method}</b>" in text
 

@@ -89,6 +89,12 @@ class Change {
     const mine = ++this.#asked;
     const preview = $(".preview", dialog);
     const form = this.#form;
+    const misfit = this.#change.misfit(form, this.#pool);
+    if (misfit) {
+      preview.replaceChildren(el("p", { class: "cannot" }, misfit));
+      this.#showSubmit();
+      return;
+    }
     let shown;
     try {
       const { path, body } = this.#change.request(form, this.#pool, this.#pools);

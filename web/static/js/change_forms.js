@@ -1,4 +1,5 @@
-// What can be changed about a pool: the fields of each change, the request that they become, and what it is called.
+// What can be changed about a pool: the fields of each change, what of them cannot be meant (`misfit`), the request that
+// they become, and what it is called. Whether it can be done is the server's to say, with a plan.
 
 import { el } from "./dom.js";
 
@@ -8,9 +9,13 @@ const field = (label, control, hint = null) => el("label", { class: "field" }, e
 const numbersOf = (text) => text.split(/[\s,]+/).filter(Boolean).map(Number);
 const options = (names) => names.map((name) => el("option", { value: name }, name));
 
+const addUp = (numbers) => (numbers.length > 1 ? `${numbers.join(" + ")} = ${sum(numbers)}` : String(numbers[0]));
+const isWhole = (n) => Number.isInteger(n) && n > 0;
+
 const simple = (kind, title, verb, says) => ({
   title: (pool) => `${title} ${pool.name}`, verb, says,
   fields: () => [],
+  misfit: () => "",
   request: (form, pool) => ({ path: path(kind, pool.name), body: { expected_generation: pool.generation } }),
   isDestructive: () => false,
 });
@@ -65,6 +70,7 @@ export const CHANGES = {
     fields: (pool) => [field("Processes per node", el("input", {
       name: "shape", value: pool.process_on_nodes.join(", "), required: true, inputmode: "numeric", autocomplete: "off",
     }), "A number per node, such as 4, or 2, 2 for two nodes.")],
+    misfit: (form) => (numbersOf(form.elements.shape.value).every(isWhole) && form.elements.shape.value.trim() ? "" : "Give a whole number of processes for each node."),
     request: (form, pool) => ({
       path: path("resize", pool.name),
       body: { process_on_nodes: numbersOf(form.elements.shape.value), expected_generation: pool.generation },
@@ -75,6 +81,13 @@ export const CHANGES = {
     title: (pool) => `Split ${pool.name}`, verb: "Split",
     says: "Its slots become several pools, in rank order, and each group gets a home in one of them.",
     fields: partFields,
+    misfit: (form, pool) => {
+      const parts = partsOf(form, pool);
+      const sizes = parts.map((part) => part.size);
+      if (parts.some((part) => !part.name)) return "Each pool needs a name.";
+      if (!sizes.every(isWhole)) return "Each pool needs a whole number of slots.";
+      return sum(sizes) === pool.world_size ? "" : `${addUp(sizes)} slots; ${pool.name} has ${pool.world_size} to give.`;
+    },
     request: (form, pool) => ({ path: path("split", pool.name), body: { parts: partsOf(form, pool), expected_generation: pool.generation } }),
     isDestructive: () => true,
   },
@@ -89,6 +102,10 @@ export const CHANGES = {
           name: "merged-name", value: freshName("all", new Set(pools.map((one) => one.name))), required: true, maxlength: 200, autocomplete: "off",
         })),
       ];
+    },
+    misfit: (form, pool) => {
+      if (chosenPools(form, pool).length < 2) return "Choose at least one other pool.";
+      return form.elements["merged-name"].value.trim() ? "" : "The pool that they become needs a name.";
     },
     request: (form, pool, pools) => {
       const names = chosenPools(form, pool);
@@ -108,6 +125,7 @@ export const CHANGES = {
       field("Group", el("select", { name: "group" }, options(pool.groups))),
       field("To pool", el("select", { name: "target" }, options(pools.filter((one) => one.name !== pool.name).map((one) => one.name)))),
     ],
+    misfit: () => "",
     request: (form, pool, pools) => ({
       path: `/worker-groups/${encodeURIComponent(form.elements.group.value)}/move`,
       body: { pool: form.elements.target.value, expected_generation: pools.find((one) => one.name === form.elements.target.value)?.generation },
