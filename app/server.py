@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import importlib.metadata
 import logging
 import os
@@ -16,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -24,30 +23,24 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.api import Tokens, create_app, hub_of
+from app.api.audit import OperationAudit
 from app.api.patience import patient_protocol
 from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
+from app.sockets import ServerStartError as ServerStartError
+from app.sockets import bind_port, bind_uds, forget_uds
 from app.store.reader import Reader
 from app.store.writer import WriterOptions
 from core import runtime, version
 from core.control.commands import ControlPlane
 from core.controller import control_plane
-from core.errors import PodiumError
+from core.events import Observer
 from web.source import RunSource
 
 _log = logging.getLogger("podium.server")
 _START_S = 10.0
 _JOIN_S = 3.0
 _GRACE_S = 2
-
-
-@dataclass(eq=False)
-class ServerStartError(PodiumError):
-    """The server could not listen at ``host`` and ``port``; ``reason`` is the system's own word for why."""
-
-    host: str = ""
-    port: int = 0
-    reason: str = ""
 
 
 class WebServer:
@@ -60,15 +53,20 @@ class WebServer:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._app: FastAPI | None = None
+        self._stopped = False
 
     def bind(self) -> ServerSettings:
-        """Take the port and return the settings with its number.
+        """Take the port, or the unix socket, and return the settings with its number.
 
         Raises:
-            ServerStartError: The port is in use, or the host is not of this machine.
+            ServerStartError: The port or socket is in use, or not to be had.
         """
-        if self._socket is None:
-            self._socket = _bind(self.settings.host, self.settings.port)
+        if self._socket is None and self.settings.uds:
+            # A driver may change its folder while it runs.
+            self.settings = replace(self.settings, uds=os.path.abspath(self.settings.uds))
+            self._socket = bind_uds(self.settings.uds)
+        elif self._socket is None:
+            self._socket = bind_port(self.settings.host, self.settings.port)
             self.settings = replace(self.settings, port=self._socket.getsockname()[1])
         return self.settings
 
@@ -111,7 +109,9 @@ class WebServer:
             time.sleep(0.005)
 
     def url(self, token: str = "") -> str:
-        """Return the address for a browser, with ``token`` in it if one is given."""
+        """Return the address for a browser, with ``token`` in it if one is given; a unix socket's is for programs."""
+        if self.settings.uds:
+            return f"unix:{self.settings.uds}" + (f"?token={token}" if token else "")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{self.settings.port}/" + (f"?token={token}" if token else "")
@@ -128,6 +128,9 @@ class WebServer:
                 _log.warning("the dashboard's server did not end within %g s; it is left behind", _JOIN_S)
         if self._socket is not None:
             self._socket.close()
+            if self.settings.uds and not self._stopped:
+                forget_uds(self.settings.uds)
+        self._stopped = True
 
 
 class RunServer:
@@ -146,7 +149,9 @@ class RunServer:
         self._tokens = Tokens.make(settings.control)
         self._recorder: Recorder | None = None
         self._reader: Reader | None = None
+        self._observers: list[Observer] = []
         self._token_files: list[Path] = []
+        self._ending = threading.Event()
         self._over = threading.Event()
         self._pid = os.getpid()
 
@@ -211,7 +216,7 @@ class RunServer:
             options=self._options,
         )
         self._reader = Reader(recorder.path)
-        plane = _wire(recorder, settings.control)
+        plane = self._wire(recorder)
         self._write_tokens(recorder.path)
         app = create_app(
             self._reader,
@@ -221,17 +226,24 @@ class RunServer:
             audit=recorder,
             now_ns=current.clock.now_ns,
             is_over=self._over.is_set,
+            is_ending=self._ending.is_set,
         )
         self._web.start(app)
+
+    def end(self) -> None:
+        """Take no more commands, as the driver is about to finish."""
+        self._ending.set()
 
     def finish(self, status: str = "ended") -> None:
         """Stop recording and go on showing; ``status`` is "ended" or "failed". May be called twice."""
         if self._over.is_set():
             return
-        self._over.set()
+        self.end()
         if self._recorder is not None:
-            runtime.current().bus.unsubscribe(self._recorder)
+            for observer in self._observers:
+                runtime.current().bus.unsubscribe(observer)
             self._recorder.close(status=status)
+        self._over.set()
 
     def stop(self, status: str = "ended") -> None:
         """Stop recording and showing; may be called twice. A forked child has nothing to stop."""
@@ -255,6 +267,15 @@ class RunServer:
         """Stop, and record whether the driver ended or failed."""
         self.stop(status_of(error))
 
+    def _wire(self, recorder: Recorder) -> ControlPlane | None:
+        """Let ``recorder`` see what this driver does, and return its control plane if it may be steered."""
+        current = runtime.current()
+        outcomes = OperationAudit(recorder.writer.put)
+        current.bus.subscribe(recorder, recorder.flush)
+        current.bus.subscribe(outcomes)
+        self._observers += [recorder, outcomes]
+        return control_plane(current) if self._web.settings.control else None
+
     def _write_tokens(self, db_path: Path) -> None:
         """Leave the tokens beside the run's file for programs of this user, and for nobody else."""
         for suffix, token in ((".token", self._tokens.read), (".control-token", self._tokens.control)):
@@ -277,6 +298,9 @@ def serve(
     allowed_hosts: tuple[str, ...] = (),
     tracebacks: bool = True,
     script: str = "",
+    uds: str | os.PathLike[str] = "",
+    root_path: str = "",
+    metrics_open: bool = False,
 ) -> RunServer:
     """Record this driver and show it in a browser, as long as a ``with`` block lasts.
 
@@ -290,18 +314,28 @@ def serve(
         runs_dir: The folder for the run's file, made if it is missing.
         host: Where to listen; other than 127.0.0.1 and ::1 only with ``i_know``.
         port: The port, 0 for a free one.
-        control: Whether pools can be paused and resumed from the browser and over REST.
+        control: Whether pools can be steered from the browser and over REST.
         name: What the run is called in lists, the script's name if empty.
         i_know: That other machines may reach the server, on a network that is meant to.
         allowed_hosts: Further ``Host`` values, each with its port unless that is 80.
         tracebacks: Whether the tracebacks of failed calls are recorded; they can hold values.
         script: The driver's script, found by itself if empty.
+        uds: A unix socket to listen on in place of a port; only this user can open it.
+        root_path: The path under which a proxy shows the server, such as "/podium".
+        metrics_open: Whether ``/metrics`` needs no token.
 
     Raises:
         SettingsError: A setting is refused.
     """
     settings = ServerSettings(
-        host=host, port=port, control=control, open_to_network=i_know, allowed_hosts=tuple(allowed_hosts)
+        host=host,
+        port=port,
+        control=control,
+        open_to_network=i_know,
+        allowed_hosts=tuple(allowed_hosts),
+        uds=os.fspath(uds),
+        root_path=root_path,
+        metrics_open=metrics_open,
     )
     script = script or sys.argv[0] or "interactive"
     options = WriterOptions(tracebacks=tracebacks)
@@ -362,34 +396,6 @@ def status_of(error: BaseException | None) -> str:
     if error is None or (isinstance(error, SystemExit) and error.code in {None, 0}):
         return "ended"
     return "failed"
-
-
-def _wire(recorder: Recorder, control: bool) -> ControlPlane | None:
-    """Let ``recorder`` see what this driver does, and return its control plane if it may be steered."""
-    current = runtime.current()
-    current.bus.subscribe(recorder, recorder.flush)
-    return control_plane(current) if control else None
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    # The protocol is named since asyncio turns Nagle's algorithm off only then; it would cost 40 ms an answer.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        # Listening already: two servers could otherwise bind one port and the second would fail on its thread.
-        sock.listen(128)
-    except OSError as error:
-        sock.close()
-        reason = error.strerror or str(error)
-        way_out = "choose another with --port, or 0 for a free one"
-        said = {
-            errno.EADDRINUSE: f"port {port} on {host} is in use by another program; {way_out}",
-            errno.EACCES: f"port {port} on {host} needs more rights than you have; {way_out}",
-        }.get(error.errno or 0, f"cannot listen on {host} port {port}: {reason}")
-        raise ServerStartError(said, host=host, port=port, reason=reason) from error
-    return sock
 
 
 def _version_of(distribution: str) -> str:

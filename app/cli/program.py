@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import typer
 
-from app.cli import pools, runs, showing
+from app.cli import db, ops, pools, runs, showing
+from app.cli.client import code_of, said_of
 from app.cli.say import CommandError, Exit, message
+from app.client import ClientError
 from app.settings import SettingsError
 from core.errors import PodiumError
 
@@ -27,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         message(str(error))
         return Exit.USAGE
+    except ClientError as error:
+        message(said_of(error))
+        return code_of(error)
     except PodiumError as error:
         message(str(error))
         return Exit.FAILED
@@ -51,7 +56,9 @@ def program() -> typer.Typer:
     made.command("demo", context_settings={**_PASS_ON, "allow_interspersed_args": True})(showing.demo)
     made.command("view")(showing.view)
     made.add_typer(runs.program, name="runs")
+    made.add_typer(db.program, name="db")
     made.add_typer(pools.program, name="pools")
+    made.add_typer(ops.program, name="ops")
     return made
 
 

@@ -36,6 +36,18 @@ def message(text: str) -> None:
     print(f"podium: {text}", file=sys.stderr, flush=True)
 
 
+def ask(question: str) -> bool:
+    """Return whether the person at the terminal says yes.
+
+    Raises:
+        CommandError: There is nobody to ask.
+    """
+    if not sys.stdin.isatty():
+        raise CommandError("this changes a running driver and nobody is here to ask; add --yes", code=Exit.USAGE)
+    print(f"podium: {question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 def as_json(value: object) -> None:
     """Print ``value`` as JSON on stdout."""
     print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(), flush=True)

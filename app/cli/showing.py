@@ -21,9 +21,12 @@ from core import runtime
 
 _HOST = typer.Option("--host", help="Where to listen; anything but this machine's loopback needs --i-know.")
 _PORT = typer.Option("--port", help="The port, 0 for a free one.")
-_CONTROL = typer.Option("--control", help="Let pools be paused and resumed from the browser and over REST.")
+_CONTROL = typer.Option("--control", help="Let pools be steered from the browser, over REST and by podium pools.")
 _I_KNOW = typer.Option("--i-know", help="Let other machines reach the dashboard, on a network that is meant to.")
 _ALLOWED = typer.Option("--allowed-host", help="A further name of this server, with its port, such as tunnel:8080.")
+_UDS = typer.Option("--uds", help="A unix socket to listen on in place of a port; only you can open it.")
+_ROOT_PATH = typer.Option("--root-path", help="The path under which a proxy shows the dashboard, such as /podium.")
+_METRICS_OPEN = typer.Option("--metrics-open", help="Let /metrics be read without a token.")
 _RUNS_DIR = typer.Option("--runs-dir", help="The folder for the runs' files.")
 _NO_TRACEBACKS = typer.Option("--no-tracebacks", help="Record no tracebacks of failed calls; they can hold values.")
 _CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray that Podium starts.")
@@ -34,6 +37,9 @@ Port = Annotated[int, _PORT]
 Control = Annotated[bool, _CONTROL]
 IKnow = Annotated[bool, _I_KNOW]
 Allowed = Annotated[list[str] | None, _ALLOWED]
+Uds = Annotated[str, _UDS]
+RootPath = Annotated[str, _ROOT_PATH]
+MetricsOpen = Annotated[bool, _METRICS_OPEN]
 RunsDir = Annotated[Path, _RUNS_DIR]
 NoTracebacks = Annotated[bool, _NO_TRACEBACKS]
 Cpus = Annotated[float | None, _CPUS]
@@ -52,6 +58,9 @@ def run(
     i_know: IKnow = False,
     allowed_host: Allowed = None,
     no_tracebacks: NoTracebacks = False,
+    uds: Uds = "",
+    root_path: RootPath = "",
+    metrics_open: MetricsOpen = False,
 ) -> None:
     """Run a driver script with the dashboard up; ends with the script's own exit code."""
     path = check_script(script)
@@ -65,6 +74,9 @@ def run(
         allowed_hosts=tuple(allowed_host or ()),
         tracebacks=not no_tracebacks,
         script=str(script),
+        uds=uds,
+        root_path=root_path,
+        metrics_open=metrics_open,
     )
     _use_logical_resources(num_cpus, num_gpus)
     raise typer.Exit(_conduct(server, path, context.args, stay=False))
@@ -80,6 +92,9 @@ def demo(
     control: Control = False,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
+    uds: Uds = "",
+    root_path: RootPath = "",
+    metrics_open: MetricsOpen = False,
 ) -> None:
     """Run the example, a small GRPO training, with the dashboard up; further arguments are the example's own.
 
@@ -95,6 +110,9 @@ def demo(
         i_know=i_know,
         allowed_hosts=tuple(allowed_host or ()),
         script=path.name,
+        uds=uds,
+        root_path=root_path,
+        metrics_open=metrics_open,
     )
     stay = not leave and sys.stdin.isatty() and sys.stderr.isatty()
     raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
@@ -106,9 +124,18 @@ def view(
     port: Port = 0,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
+    uds: Uds = "",
+    root_path: RootPath = "",
 ) -> None:
     """Show a run from its file, without Ray; read-only."""
-    settings = ServerSettings(host, port, open_to_network=i_know, allowed_hosts=tuple(allowed_host or ()))
+    settings = ServerSettings(
+        host,
+        port,
+        open_to_network=i_know,
+        allowed_hosts=tuple(allowed_host or ()),
+        uds=uds,
+        root_path=root_path,
+    )
     with FileServer(file, settings) as server:
         message(f"showing {file} at {server.url}")
         _wait_for_the_end("Ctrl-C ends it")
@@ -122,6 +149,7 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
         # Ray's handler of SIGTERM sets an alarm that would abort the process 3 s later, in the middle of tidying up.
         signal.alarm(0)
         show_error(outcome.error, path)
+        server.end()
         _let_go()
         server.finish(status_of(outcome.error))
         file = _shown(server.db_path)

@@ -1,0 +1,56 @@
+"""Behind a proxy that shows the server under a path of its own, whether it takes that path off or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.settings import ServerSettings, SettingsError
+from tests.app_doubles import PORT, House, answer, check_problem, get, post
+
+ROOT = "/team/podium"
+
+
+@pytest.mark.parametrize("prefix", ["", ROOT])
+def test_every_address_that_leaves_the_server_is_below_the_root(prefix: str) -> None:
+    house = House(root_path=ROOT)
+    page = get(f"{prefix}/", house)
+    assert page.status_code == 200
+    assert f'data-root="{ROOT}"' in page.text
+    links = [part.split('"')[0] for part in page.text.replace('src="', 'href="').split('href="')[1:]]
+    own = [link for link in links if link.startswith("/")]
+    assert own
+    assert all(link.startswith(f"{ROOT}/") for link in own)
+    taken = post(house, f"{prefix}/api/v1/resource-pools/pool/pause")
+    assert (taken.status_code, taken.headers["location"]) == (202, f"{ROOT}/api/v1/operations/{taken.json()['id']}")
+    assert get(taken.headers["location"], house).status_code == 200
+
+
+@pytest.mark.parametrize("prefix", ["", ROOT])
+def test_the_token_in_the_url_leads_to_the_root_and_its_cookie_is_for_it_alone(prefix: str) -> None:
+    house = House(root_path=ROOT)
+    entered = get(f"{prefix}/?token={house.tokens.read}", house, token="")
+    assert (entered.status_code, entered.headers["location"]) == (303, f"{ROOT}/")
+    cookie = entered.headers["set-cookie"]
+    assert cookie == f"podium_{PORT}={house.tokens.read_session}; Path={ROOT}/; HttpOnly; SameSite=Strict"
+
+
+def test_what_only_begins_like_the_root_is_not_below_it() -> None:
+    house = House(root_path=ROOT)
+    check_problem(get(f"{ROOT}s/api/v1/runs", house), 404, "not-found")
+    assert get(ROOT, house).status_code == 200
+    assert answer(house, "GET", f"{ROOT}/healthz", token="").text == "ok"
+    assert get(f"{ROOT}/api/v1/runs", house, token="").status_code == 401
+    assert get("/openapi.json", house).json()["servers"] == [{"url": ROOT}]
+
+
+@pytest.mark.parametrize("root_path", ["podium", "/podium/", "/", "//x", "/a b", "/a?b", "/<b>"])
+def test_a_root_that_is_no_path_is_refused(root_path: str) -> None:
+    with pytest.raises(SettingsError, match="--root-path"):
+        ServerSettings(root_path=root_path)
+
+
+def test_a_socket_takes_the_place_of_host_and_port() -> None:
+    with pytest.raises(SettingsError, match="one or the other"):
+        ServerSettings(uds="podium.sock", port=80)
+    with pytest.raises(SettingsError, match="bytes long"):
+        ServerSettings(uds="x" * 110)
