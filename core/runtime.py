@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from core.cluster import Cluster
@@ -40,6 +41,27 @@ class LivePool(Protocol):
         ...
 
 
+class Closeable(Protocol):
+    """Something of a driver's that ends with it."""
+
+    def close(self) -> None:
+        """End; may be called twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """What a driver does about dead workers and calls that last, where a group or a method does not say.
+
+    ``on_death`` is "abort", "raise" or "restart"; ``call_timeout_s`` is None for calls that may last for ever.
+    """
+
+    on_death: str = "raise"
+    max_restarts: int = 3
+    stall_s: float = 60.0
+    call_timeout_s: float | None = None
+
+
 class LiveCall(Protocol):
     """What the registry keeps of a call until every rank has answered; ``core.group.inflight`` reads it."""
 
@@ -70,6 +92,8 @@ class Runtime:
         self.clock = DriverClock()
         self.step = 0
         self.plane: object = None
+        self.health: Closeable | None = None
+        self.health_settings = HealthSettings()
         self.due: Callable[[], object] | None = None
         """Makes the live change that waits for a safe point; None, nearly always, when there is none."""
 
@@ -78,7 +102,7 @@ class Runtime:
         self.bus, self.clock = other.bus, other.clock
         self._call_ids, self._group_names = other._call_ids, other._group_names
         self._pool_names, self._generations = other._pool_names, other._generations
-        self.live_calls = other.live_calls
+        self.live_calls, self.health_settings = other.live_calls, other.health_settings
         other._joined.add(self)
 
     @property
@@ -149,6 +173,9 @@ class Runtime:
         """Close every pool, but for what is detached, and let go of the cluster; may be called twice."""
         for pool in self.pools().values():
             pool.let_go()
+        if self.health is not None:
+            self.health.close()
+            self.health = None
         with self._lock:
             if self._cluster is not None:
                 self._cluster.close()

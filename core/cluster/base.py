@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from core.errors import PlacementError
+from core.errors import PlacementError, WorkerDiedError
 
 Ref: TypeAlias = Any
 """A value somewhere on the cluster: ``ray.ObjectRef`` or ``LocalRef``; only the cluster looks inside."""
@@ -21,15 +21,23 @@ ActorHandle: TypeAlias = Any
 """A worker process: a Ray actor handle or a ``LocalActor``."""
 
 
+UNREACHABLE = "unreachable"
+"""The ``how`` of a ``WorkerDiedError`` of a process that the cluster cannot reach: it may live."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReserveRequest:
-    """Slots wanted: ``process_on_nodes[i]`` equal bundles together on one node, for each ``i``."""
+    """Slots wanted: ``process_on_nodes[i]`` equal bundles together on one node, for each ``i``.
+
+    ``node`` is the address of the only node that will do, empty when any will.
+    """
 
     pool: str
     process_on_nodes: tuple[int, ...]
     bundle: Mapping[str, float]
     strategy: str = "STRICT_PACK"
     lifetime: str | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +123,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def shortage(self, request: ReserveRequest) -> PlacementError | None:
-        """Return why ``request`` does not fit right now, None when it does; nothing is reserved."""
+    def shortage(self, request: ReserveRequest, without: Sequence[Any] = ()) -> PlacementError | None:
+        """Return why ``request`` does not fit right now, None when it does; nothing is reserved.
+
+        The native groups ``without`` are taken as given back already.
+        """
         ...
 
     def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
@@ -145,8 +156,12 @@ class Cluster(Protocol):
         """
         ...
 
-    def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
-        """Yield the places in ``refs`` of those that came to a value or an error, as soon as they did."""
+    def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
+        """Yield the places in ``refs`` of those that came to a value or an error, as soon as they did.
+
+        Raises:
+            TimeoutError: Not all had after ``timeout_s``.
+        """
         ...
 
     def put(self, value: object) -> Ref:
@@ -201,6 +216,30 @@ class Cluster(Protocol):
         """End a worker process at once; no error when it is gone already."""
         ...
 
+    def was_ended(self, actor: ActorHandle) -> bool:
+        """Tell whether this object ended a worker process on purpose, by ``kill``."""
+        ...
+
+    def is_up(self) -> bool:
+        """Tell whether the cluster can still be used; False once it was shut down, and its workers with it."""
+        ...
+
+    def on_death(self, actor: ActorHandle, callback: Callable[[WorkerDiedError], None]) -> bool:
+        """Call ``callback`` on another thread when a worker process ends, on purpose or not.
+
+        Returns False where the cluster cannot: then the process is to be watched, or asked now and then.
+        """
+        ...
+
+    def run_on(self, node: str, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
+        """Run a function of an installed module once on the node of that address and return what it returns.
+
+        Raises:
+            UnknownNameError: No node of that address is up.
+            TimeoutError: It was not done after ``timeout_s``.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of what this object started; may be called twice."""
         ...
@@ -216,6 +255,11 @@ def environ() -> Mapping[str, str]:
     """
     own = _local_environ.get()
     return os.environ if own is None else own
+
+
+def shares_a_process() -> bool:
+    """Tell whether the worker this code runs in shares its process with the driver."""
+    return _local_environ.get() is not None
 
 
 def adopt_environ(variables: Mapping[str, str]) -> None:

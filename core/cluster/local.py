@@ -106,6 +106,7 @@ class LocalActor:
         """Start the thread; the object is built on it, as it would be in a process of its own."""
         self.name = request.name or f"worker-{next(_numbers)}"
         self.killed = threading.Event()
+        self.let_go = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         cloudpickle.dumps(request.actor_class)  # What Ray could not send fails here too.
         # A copy made of these bytes has lost its file name: breakpoint() and tracebacks would show no source.
@@ -115,6 +116,7 @@ class LocalActor:
         self._lock = threading.Lock()
         self._current: _Job | None = None
         self._reason = ""
+        self._mourners: list[Callable[[WorkerDiedError], None]] = []
         threading.Thread(target=self._run, name=f"podium-{self.name}", daemon=True).start()
 
     def give(self, job: _Job) -> None:
@@ -132,6 +134,7 @@ class LocalActor:
                 return
             self._reason = reason
             self.killed.set()
+            mourners, self._mourners = self._mourners, []
             lost = [] if self._current is None else [self._current]
             while not self._jobs.empty():
                 if (job := self._jobs.get_nowait()) is not None:
@@ -139,6 +142,16 @@ class LocalActor:
             self._jobs.put(None)
         for job in lost:
             self._fail(job, self._death(job))
+        for tell in mourners:
+            threading.Thread(target=tell, args=(self._death(),), name=f"podium-death-{self.name}", daemon=True).start()
+
+    def on_death(self, callback: Callable[[WorkerDiedError], None]) -> None:
+        """Call ``callback`` on another thread when the worker ends; at once when it has."""
+        with self._lock:
+            if not self.killed.is_set():
+                self._mourners.append(callback)
+                return
+        callback(self._death())
 
     def _run(self) -> None:
         isolate_environ()
@@ -180,10 +193,9 @@ class LocalActor:
         for ref, (pickled, holds) in zip(job.refs, packed, strict=True):
             _settle(ref, pickled, holds)
 
-    def _death(self, job: _Job) -> WorkerDiedError:
-        return WorkerDiedError(
-            f"worker {self.name} {self._reason}", worker=self.name, pid=os.getpid(), method=job.method
-        )
+    def _death(self, job: _Job | None = None) -> WorkerDiedError:
+        method = "" if job is None else job.method
+        return WorkerDiedError(f"worker {self.name} {self._reason}", worker=self.name, pid=os.getpid(), method=method)
 
     @staticmethod
     def _fail(job: _Job, error: BaseException) -> None:
@@ -250,10 +262,10 @@ class LocalCluster:
                 self._take(group.amounts, -1)
         return self.adopt(request.pool, groups)
 
-    def shortage(self, request: ReserveRequest) -> PlacementError | None:
+    def shortage(self, request: ReserveRequest, without: Sequence[Any] = ()) -> PlacementError | None:
         """Compare a request with what is free."""
         with self._lock:
-            return self._short(request)
+            return self._short(request, without)
 
     def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
         """Number the bundles of groups."""
@@ -269,14 +281,18 @@ class LocalCluster:
             for group in placement.native:
                 self._take(self._held.pop(group, {}), 1)
 
-    def _short(self, request: ReserveRequest) -> PlacementError | None:
+    def _short(self, request: ReserveRequest, without: Sequence[Any] = ()) -> PlacementError | None:
         if self._free is None:
             return None
+        free = dict(self._free)
+        for group in without:
+            for name, amount in self._held.get(group, {}).items():
+                free[name] += amount
         n_bundles = sum(request.process_on_nodes)
         needed = {name: amount * n_bundles for name, amount in request.bundle.items()}
-        if all(self._free.get(name, 0.0) >= amount for name, amount in needed.items()):
+        if all(free.get(name, 0.0) >= amount for name, amount in needed.items()):
             return None
-        return _no_room(request, needed, self._free, self._total)
+        return _no_room(request, needed, free, self._total)
 
     def _take(self, amounts: Mapping[str, float], sign: int) -> None:
         if self._free is not None:
@@ -309,12 +325,16 @@ class LocalCluster:
         actor.give(_Job(method, payload, result, None, holds))
         return result
 
-    def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
+    def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
         """Wait for the next one, then take all that are there by then."""
         pending = dict(enumerate(refs))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while pending:
-            wait_for_futures([ref.future for ref in pending.values()], return_when=FIRST_COMPLETED)
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wait_for_futures([ref.future for ref in pending.values()], left_s, return_when=FIRST_COMPLETED)
             ready = [index for index, ref in pending.items() if ref.future.done()]
+            if not ready:
+                raise TimeoutError(f"{len(pending)} of {len(refs)} values were not ready after {timeout_s} s")
             for index in ready:
                 del pending[index]
             yield ready
@@ -382,12 +402,32 @@ class LocalCluster:
 
     def kill(self, actor: LocalActor) -> None:
         """End a worker."""
+        actor.let_go = True
         actor.kill()
+
+    def was_ended(self, actor: LocalActor) -> bool:
+        """Tell whether ``kill`` was called for the worker."""
+        return actor.let_go
+
+    def is_up(self) -> bool:
+        """Return True: this process is the cluster."""
+        return True
+
+    def on_death(self, actor: LocalActor, callback: Callable[[WorkerDiedError], None]) -> bool:
+        """Have the worker's own end call back."""
+        actor.on_death(callback)
+        return True
+
+    def run_on(self, node: str, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
+        """Call the function: there is one node."""
+        if node != _NODE:
+            raise UnknownNameError(f"no node with the address {node!r} is up", name=node, known=(_NODE,))
+        return function(*args)
 
     def close(self) -> None:
         """End every worker."""
         for actor in list(self._actors):
-            actor.kill()
+            self.kill(actor)
 
 
 def _no_room(

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError, TaskCancelledError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    TaskCancelledError,
+)
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from core.cluster.addresses import address_key
-from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
+from core.cluster.base import UNREACHABLE, Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
+from core.cluster.naming import death_in, native_name, shown_name
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
 from core.errors import (
     ClusterUnreachableError,
@@ -41,6 +49,7 @@ class RayCluster:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
         self._started_here = started_here
         self._adopted: set[Any] = set()
+        self._ended: set[Any] = set()
 
     @classmethod
     def connect(cls, num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> RayCluster:
@@ -93,9 +102,9 @@ class RayCluster:
             # The largest first: a small one could else take the only node where a large one fits.
             for node_index in sorted(range(len(sizes)), key=lambda index: sizes[index], reverse=True):
                 made[node_index] = placement_group(
-                    [dict(request.bundle)] * sizes[node_index],
+                    [dict(_pinned(request).bundle)] * sizes[node_index],
                     strategy=request.strategy,
-                    name=_group_name(request, node_index),
+                    name=native_name(request, node_index),
                     lifetime=request.lifetime,
                 )
             for group in made.values():
@@ -106,9 +115,9 @@ class RayCluster:
             raise
         return _placement(request.pool, [made[node_index] for node_index in range(len(sizes))])
 
-    def shortage(self, request: ReserveRequest) -> PlacementError | None:
+    def shortage(self, request: ReserveRequest, without: Sequence[Any] = ()) -> PlacementError | None:
         """Compare a request with what the nodes have."""
-        short = self._shortage(request)
+        short = self._shortage(request, without)
         return None if short is None else short.error
 
     def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
@@ -169,12 +178,16 @@ class RayCluster:
         except RayActorError as error:
             raise _translated(error) from None
 
-    def as_ready(self, refs: Sequence[Ref]) -> Iterator[list[int]]:
+    def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
         """Wait for the next one, then a moment for the rest: few rounds, also for quick calls and a thousand ranks."""
         place = {ref: index for index, ref in enumerate(refs)}
         pending = list(refs)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while pending:
-            ready, pending = ray.wait(pending, num_returns=1)
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, pending = ray.wait(pending, num_returns=1, timeout=left_s)
+            if not ready:
+                raise TimeoutError(f"{len(pending)} of {len(refs)} values were not ready after {timeout_s} s")
             if pending:
                 also, pending = ray.wait(pending, num_returns=len(pending), timeout=_A_MOMENT_S)
                 ready += also
@@ -190,7 +203,7 @@ class RayCluster:
             values: list[Any] = ray.get(list(refs), timeout=timeout_s)
         except GetTimeoutError as error:
             raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
-        except (RayTaskError, RayActorError, TaskCancelledError) as error:
+        except (RayTaskError, RayActorError, TaskCancelledError, OutOfMemoryError, NodeDiedError) as error:
             told = _translated(error)
             raise told from told.__cause__
         return values
@@ -241,11 +254,36 @@ class RayCluster:
 
     def kill(self, actor: Any) -> None:
         """Kill an actor without a restart."""
+        self._ended.add(actor._actor_id)
         if ray.is_initialized():
             try:
                 ray.kill(actor, no_restart=True)
             except ValueError:  # it is gone already, or belongs to another driver
                 _log.debug("actor %s was gone already", actor)
+
+    def was_ended(self, actor: Any) -> bool:
+        """Tell whether ``kill`` was called for the actor."""
+        return actor._actor_id in self._ended
+
+    def is_up(self) -> bool:
+        """Tell whether this process is connected to Ray."""
+        return bool(ray.is_initialized())
+
+    def on_death(self, actor: Any, callback: Callable[[WorkerDiedError], None]) -> bool:
+        """Return False: Ray tells of an actor's death only who has a call out with it."""
+        del actor, callback
+        return False
+
+    def run_on(self, node: str, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
+        """Run a task that takes no CPU on that node, so that it also runs where all are reserved."""
+        _require_connection()
+        node_id = next((known for known, address in _addresses(alive=True).items() if address == node), None)
+        if node_id is None:
+            raise UnknownNameError(f"no node with the address {node!r} is up", name=node)
+        there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+        remote = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        (value,) = self.fetch([remote.remote(*args)], timeout_s)
+        return value
 
     def close(self) -> None:
         """Shut Ray down if this object started it."""
@@ -254,7 +292,7 @@ class RayCluster:
         self._started_here = False
 
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:
-        return explain_shortage(request, _rooms(), _reservations(own))
+        return explain_shortage(_pinned(request), _rooms(), _reservations(own))
 
     def _timed_out(self, request: ReserveRequest, timeout_s: float, groups: Sequence[PlacementGroup]) -> PlacementError:
         short = self._shortage(request, groups)
@@ -267,6 +305,13 @@ class RayCluster:
             bundle=tuple(request.bundle.items()),
             n_bundles=sum(request.process_on_nodes),
         )
+
+
+def _pinned(request: ReserveRequest) -> ReserveRequest:
+    """Add to the bundle a crumb of what only the wanted node has: Ray gives each node a resource of its address."""
+    if not request.node:
+        return request
+    return replace(request, bundle={**request.bundle, f"node:{request.node}": 0.001})
 
 
 def _require_connection() -> None:
@@ -321,15 +366,6 @@ def _declare_two_returns(actor_class: type) -> None:
             ray.method(num_returns=2)(method)
 
 
-def _group_name(request: ReserveRequest, node_index: int) -> str:
-    """Return a name that no other driver of this namespace has, nor a worker of ours that leads workers of its own.
-
-    Only what outlives the driver keeps a plain name: it must be found again by it.
-    """
-    name = f"{request.pool}_{node_index}"
-    return name if request.lifetime else f"{name}#{uuid.uuid4().hex[:8]}"
-
-
 def _remove(groups: Sequence[PlacementGroup]) -> None:
     for group in groups:
         try:
@@ -343,8 +379,8 @@ def _nodes() -> list[dict[str, Any]]:
     return nodes
 
 
-def _addresses() -> dict[str, str]:
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes()}
+def _addresses(alive: bool = False) -> dict[str, str]:
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes() if node["Alive"] or not alive}
 
 
 def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
@@ -378,17 +414,12 @@ def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
     """Return the bundles that others hold; ``own`` groups stand for the request itself."""
     mine = {group.id.hex() for group in own}
     return [
-        Reservation(entry["bundles_to_node_id"][index], _shown(entry["name"]), dict(bundle))
+        Reservation(entry["bundles_to_node_id"][index], shown_name(entry["name"]), dict(bundle))
         for entry in placement_group_table().values()
         if entry["state"] in {"CREATED", "RESCHEDULING"} and entry["placement_group_id"] not in mine
         for index, bundle in entry["bundles"].items()
         if entry["bundles_to_node_id"].get(index)
     ]
-
-
-def _shown(name: str) -> str:
-    """Return a placement group's name for people, without what makes ours unique."""
-    return re.sub(r"#[0-9a-f]{8}$", "", name) or "an unnamed placement group"
 
 
 def _translated(error: BaseException) -> BaseException:
@@ -399,15 +430,7 @@ def _translated(error: BaseException) -> BaseException:
             return cause
         error.__cause__ = cause if isinstance(cause, BaseException) else None
         return error
-    if isinstance(error, RayActorError):
-        text = str(error)
-        name = re.search(r"\bname: (\S+)", text)
-        pid = re.search(r"\bpid: (\d+)", text)
-        address = re.search(r"\bip: (\S+)", text)
-        return WorkerDiedError(
-            text,
-            worker=name.group(1) if name else "",
-            pid=int(pid.group(1)) if pid else 0,
-            node=address.group(1) if address else "",
-        )
+    if isinstance(error, (RayActorError, OutOfMemoryError, NodeDiedError)):
+        # Its process is gone in all three cases; one that cannot be reached may come back.
+        return death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
     return error

@@ -45,6 +45,7 @@ def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mappi
     crew, rule, called_ns, gate_ns = _passed(owner, method)
     tracker = _started(crew, method, called_ns, gate_ns)
     try:
+        crew.deaths.refuse(tracker.facts.ranks, method.name)
         loads = _dispatch(crew, owner, rule, Arguments(args, kwargs), tracker)
         trims = ("rows" if rule.joins_rows else "batches") if rule.rows else ""
         if not method.registration.blocking:
@@ -126,7 +127,7 @@ def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTr
     facts = CallFacts(
         call_id, crew.group, method.name, ranks, registration.blocking, crew.pool, crew.runtime.step, called_ns
     )
-    tracker = CallTracker(crew.runtime, facts, crew.clocks, crew.drained, crew.dead)
+    tracker = CallTracker(crew.runtime, facts, crew.clocks, crew.drained, crew.deaths.hear)
     crew.unfinished[call_id] = tracker
     return tracker
 
@@ -245,18 +246,8 @@ class _Resolve:
 
 def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
     """Add to a worker's error what only the driver knows: the rank of a dead worker, the node of a rank."""
-    if isinstance(error, WorkerDiedError) and error.rank < 0 and error.worker in crew.names:
-        rank = crew.names.index(error.worker)
-        return WorkerDiedError(
-            f"rank {rank} of {crew.group} (worker {error.worker}, pid {error.pid}, node {crew.nodes[rank]}) died in "
-            f"{method}: {error.message}",
-            group=crew.group,
-            rank=rank,
-            node=crew.nodes[rank],
-            method=method,
-            worker=error.worker,
-            pid=error.pid,
-        )
+    if isinstance(error, WorkerDiedError):
+        return crew.deaths.explained(error, method)
     if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < len(crew.nodes):
         error.node = crew.nodes[error.rank]
     return error

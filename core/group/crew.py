@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from core.cluster import ActorHandle, Cluster
 from core.data.shares import Uneven
 from core.group.clock import ClockAlignment
+from core.group.deaths import Deaths
 from core.group.track import CallTracker
 from core.pool import Gate
 from core.runtime import Runtime
+from core.worker import WorkerIdentity
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class Crew:
     behind: Callable[[], Sequence[str]]
     unfinished: dict[int, CallTracker]
     dead: set[int] = field(default_factory=set)
+    role: str = ""
+    identities: tuple[WorkerIdentity, ...] = ()
+    deaths: Deaths = field(default_factory=Deaths)
+
+    def __post_init__(self) -> None:
+        """Have the deaths among these workers heard."""
+        self.deaths.attach(self)
 
     @property
     def cluster(self) -> Cluster:

@@ -1,8 +1,7 @@
-"""Noticing that a worker's process is gone, also between calls, and ending the driver for it.
+"""What watches over a driver's workers, and the settings of that.
 
-One question is out with every worker at all times. A busy worker leaves it in its queue; a worker that dies answers it
-within milliseconds, by the cluster's own notice of the death. Nothing is polled, no dashboard and no address file is
-asked: always this driver's own cluster.
+Every group's workers are watched from the moment they are up (``watch``). A death is looked into and put on file
+(``deaths``), then the group's policy acts (``policy``): by default the driver gets a typed error.
 """
 
 from __future__ import annotations
@@ -12,82 +11,85 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import TypeVar
 
-from core.cluster import Outcome
-from core.errors import WorkerDiedError
-from core.events import Notice, WorkerEnded
+from core import runtime as runtimes
+from core.errors import UsageError
 from core.group.crew import Crew
+from core.group.deaths import Desk
+from core.group.policy import DeathPolicy, OnDeath
+from core.group.watch import LOOK_S, Watch
+from core.runtime import Runtime
 
 T = TypeVar("T")
-_FLUSH_S = 2.0
+_making = threading.Lock()
 
 
-class AlivenessWatch:
-    """Watches a group's workers on a daemon thread; ``on_death`` is called once per dead rank, on another thread."""
+class Health:
+    """The watch over one driver's workers, and the desk that looks into deaths."""
 
-    def __init__(self, crew: Crew, every_n_seconds: float, on_death: Callable[[int, WorkerDiedError], None]) -> None:
-        """Prepare; nothing runs before ``start``."""
-        self._crew = crew
-        self.every_s = every_n_seconds
-        self._on_death = on_death
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._out: set[int] = set()
-        self._dead: set[int] = set()
+    def __init__(self, runtime: Runtime) -> None:
+        """Begin with nobody to watch; threads start when they are needed."""
+        self._watch = Watch(runtime)
+        self._desk = Desk(self._watch)
 
-    def start(self) -> None:
-        """Begin to watch."""
-        threading.Thread(target=self._run, name=f"podium-alive-{self._crew.group}", daemon=True).start()
+    def look_after(self, crew: Crew, every_s: float = LOOK_S) -> None:
+        """Watch a crew's workers until they are let go; workers that must be asked are, every ``every_s``."""
+        crew.deaths.desk = self._desk
+        self._watch.add(crew, every_s)
 
-    def stop(self) -> None:
-        """Stop; workers may end now without a word. May be called twice."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            for rank in range(self._crew.world_size):
-                self._ask(rank)
-            self._stopped.wait(self.every_s)
-
-    def _ask(self, rank: int) -> None:
-        with self._lock:
-            if rank in self._out or rank in self._dead:
-                return
-            self._out.add(rank)
-        try:
-            ref = self._crew.cluster.ask(self._crew.actors[rank], "_podium_answers", (), {})
-        except WorkerDiedError as error:
-            self._heard(rank, Outcome(error=error))
-            return
-        self._crew.cluster.on_ready(ref, partial(self._heard, rank))
-
-    def _heard(self, rank: int, outcome: Outcome) -> None:
-        with self._lock:
-            self._out.discard(rank)
-            if not isinstance(outcome.error, WorkerDiedError) or self._stopped.is_set() or rank in self._dead:
-                return
-            self._dead.add(rank)
-        self._on_death(rank, outcome.error)
+    def close(self) -> None:
+        """Watch nobody any more; may be called twice."""
+        self._watch.stop()
+        self._desk.close()
 
 
-def abort_driver(crew: Crew, rank: int, error: WorkerDiedError) -> None:
-    """Record a death, see it on file, say it, and end this process by SIGABRT.
+def health_of(runtime: Runtime) -> Health:
+    """Return what watches over a driver's workers."""
+    with _making:
+        health = runtime.health
+        if not isinstance(health, Health):
+            health = runtime.health = Health(runtime)
+        return health
 
-    No Python handler is installed for the signal: with the main thread in a collective it would never run.
+
+def set_health(
+    on_death: str | OnDeath | None = None,
+    max_restarts: int | None = None,
+    stall_s: float | None = None,
+    call_timeout_s: float | None = None,
+) -> None:
+    """Say what this driver does about dead workers and calls that last; what is not given stays as it is.
+
+    Args:
+        on_death: For groups that do not say themselves: "abort" (the default under ``podium run``), "raise" (the
+            default otherwise) or "restart".
+        max_restarts: How often a group is restarted in its life.
+        stall_s: A call that is in flight for so long is told as a stall, and again each time that doubles.
+        call_timeout_s: For methods and groups that do not say themselves: how long a call waits for its ranks; 0 for
+            as long as it takes.
+
+    Raises:
+        UsageError: A setting makes no sense.
     """
-    name, node = crew.names[rank], crew.nodes[rank]
-    text = f"worker {name} (rank {rank} of {crew.group}, pid {error.pid or '?'}, node {node}) died; the driver is ended"
-    now_ns = crew.runtime.clock.now_ns()
-    if rank not in crew.dead:
-        crew.dead.add(rank)
-        reason = str(error).splitlines()[0]
-        crew.runtime.bus.emit(WorkerEnded(now_ns, crew.group, rank, died=True, reason=reason, pid=error.pid, node=node))
-    crew.runtime.bus.emit(Notice(now_ns, "error", text))
-    crew.runtime.bus.flush(_FLUSH_S)
-    print(f"podium: {text}", file=sys.stderr, flush=True)
-    signal.raise_signal(signal.SIGABRT)
+    runtime = runtimes.current()
+    settings = runtime.health_settings
+    policy = DeathPolicy.checked(
+        settings.on_death if on_death is None else on_death,
+        settings.max_restarts if max_restarts is None else max_restarts,
+    )
+    if stall_s is not None and stall_s <= 0:
+        raise UsageError(f"stall_s must be positive, got {stall_s} s")
+    if call_timeout_s is not None and call_timeout_s < 0:
+        raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
+    runtime.health_settings = replace(
+        settings,
+        on_death=policy.on_death.value,
+        max_restarts=policy.max_restarts,
+        stall_s=settings.stall_s if stall_s is None else stall_s,
+        call_timeout_s=settings.call_timeout_s if call_timeout_s is None else call_timeout_s or None,
+    )
 
 
 def check_workers_alive(workers: Sequence[T], is_alive: Callable[[T], bool], gap_time: float = 1) -> None:

@@ -120,7 +120,6 @@ def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayReso
         one._pool = pool or one._pool
         one._take_on(prepared.started)
         announce_rebuilt(one.name, one._pool, prepared.started, reason)
-        one._watch_anew()
     for actor in crew.actors:
         root._runtime.cluster.kill(actor)
 

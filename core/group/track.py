@@ -10,7 +10,7 @@ from core.cluster import Outcome
 from core.data.shares import Receipt
 from core.dispatch import Deal
 from core.errors import WorkerDiedError, WorkerError, WorkerMethodError, traceback_text
-from core.events import CallAwaited, CallFinished, ErrorFacts, RankFinished, WorkerEnded
+from core.events import CallAwaited, CallFinished, ErrorFacts, RankFinished
 from core.group.clock import ClockAlignment
 from core.runtime import Runtime
 
@@ -58,7 +58,7 @@ class CallTracker:
     facts: CallFacts
     clocks: Sequence[ClockAlignment]
     on_drained: Callable[[CallTracker], None]
-    known_dead: set[int]
+    on_death: Callable[[int, WorkerDiedError, str, int], None]
     phases: Phases = field(default_factory=Phases)
     bytes_out: int = 0
     may_hold_padding: bool = False
@@ -160,9 +160,8 @@ class CallTracker:
                 bytes_out=receipt.bytes_out if receipt is not None else 0,
             )
         )
-        if isinstance(outcome.error, WorkerDiedError) and rank not in self.known_dead:
-            self.known_dead.add(rank)
-            self._emit_death(rank, outcome.error)
+        if isinstance(outcome.error, WorkerDiedError):
+            self.on_death(rank, outcome.error, self.facts.method, self.facts.call_id)
         self._check()
 
     def _times(
@@ -175,21 +174,6 @@ class CallTracker:
         started, error_ns = clock.align(source.started_ns)
         finished, _ = clock.align(source.finished_ns)
         return started, finished, error_ns
-
-    def _emit_death(self, rank: int, error: WorkerDiedError) -> None:
-        self.runtime.bus.emit(
-            WorkerEnded(
-                at_ns=self.runtime.clock.now_ns(),
-                group=self.facts.group,
-                rank=rank,
-                died=True,
-                reason=str(error).splitlines()[0],
-                pid=error.pid,
-                node=error.node,
-                method=self.facts.method,
-                call_id=self.facts.call_id,
-            )
-        )
 
     def finished(self, rows_out: int, bytes_in: int) -> None:
         """Say that a blocking call has its result."""

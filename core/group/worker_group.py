@@ -6,7 +6,6 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -23,9 +22,11 @@ from core.group.call import called_by_name, perform
 from core.group.class_args import RayClassWithInitArgs
 from core.group.crew import Behind, Crew, Drained
 from core.group.detached import find_workers
-from core.group.health import AlivenessWatch, abort_driver
+from core.group.health import health_of
+from core.group.policy import DeathPolicy, OnDeath
 from core.group.start import Started, StartSettings, start_workers
 from core.group.track import CallTracker
+from core.group.watch import LOOK_S
 from core.pool import RayResourcePool
 from core.runtime import Runtime
 from core.worker.fused import FusedWorker, Role
@@ -218,7 +219,11 @@ class RayWorkerGroup:
             drained=Drained(self._unfinished, self._lock, pool.gate),
             behind=Behind(self._unfinished, self._lock),
             unfinished=self._unfinished,
+            role=self._role or self._class_args.user_class.__name__,
+            identities=started.identities,
         )
+        crew.deaths.policy = self._death_policy
+        health_of(self._runtime).look_after(crew, self._look_every_s)
         self._world_size = len(started.actors)
         self.master_address = started.master_addr
         self.master_port = str(started.master_port)
@@ -283,7 +288,8 @@ class RayWorkerGroup:
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
         self._lock: threading.Lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
-        self._watch: AlivenessWatch | None = None
+        self._death_policy: DeathPolicy | None = None
+        self._look_every_s = LOOK_S
         self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._n_rebuilds = 0
         self._dispatch_info: dict[str, list[int]] = {}
@@ -351,29 +357,21 @@ class RayWorkerGroup:
         return self._perform(called_by_name(method_name, Execute.RANK_ZERO, True, self._role), args, kwargs)
 
     def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
-        """Watch the workers from now on: one that dies, busy or idle, ends this process by SIGABRT.
+        """From now on a worker that dies, busy or idle, ends this process by SIGABRT, whatever the group's policy was.
 
-        Its death is recorded and on file before. A second call changes nothing.
+        Its death is recorded and on file before. Workers that must be asked whether they live are asked every
+        ``every_n_seconds``; of those on the driver's machine the kernel tells at once.
 
         Raises:
             UsageError: The interval is not positive.
         """
         if every_n_seconds <= 0:
             raise UsageError(f"an aliveness check needs a positive interval, got {every_n_seconds} s")
-        crew = self._crew
-        if crew is None or self._watch is not None:
-            return
-        self._watch = AlivenessWatch(crew, every_n_seconds, partial(abort_driver, crew))
-        # Ending the workers of a group that nobody holds any more must not look like their death.
-        Ending(self, self._watch.stop)
-        self._watch.start()
-
-    def _watch_anew(self) -> None:
-        """Watch the workers of now as those before were watched."""
-        if self._watch is not None:
-            self._watch.stop()
-            every_s, self._watch = self._watch.every_s, None
-            self.start_worker_aliveness_check(every_s)
+        self._death_policy = DeathPolicy(OnDeath.ABORT)
+        self._look_every_s = every_n_seconds
+        if self._crew is not None:
+            self._crew.deaths.policy = self._death_policy
+            health_of(self._runtime).look_after(self._crew, every_n_seconds)
 
     def close(self) -> None:
         """End the workers, detached ones too; may be called twice. A pool made for this group alone is closed too."""
@@ -398,8 +396,6 @@ class RayWorkerGroup:
     def _leave(self) -> None:
         """Take no more calls and give up the place on the pool."""
         self._crew = None
-        if self._watch is not None:
-            self._watch.stop()
         if self._parent is None:
             self._pool.dismiss(self.name)
         self._parent = None
@@ -440,7 +436,8 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_pool",
     "_runtime",
     "_unfinished",
-    "_watch",
+    "_death_policy",
+    "_look_every_s",
     "_uneven",
     "_world_size",
 }

@@ -39,6 +39,7 @@ from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError,
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.facts import RankFacts, visible_devices
 from core.worker.ports import hold_port
+from core.worker.traces import Traces, leave_traces
 
 
 class Header(NamedTuple):
@@ -77,6 +78,7 @@ class WorkerIdentity:
     devices: str
     version: str
     path: str
+    traces: Traces
 
 
 class ActorShell:
@@ -120,16 +122,13 @@ class ActorShell:
                 method="__init__",
                 traceback_text=_user_traceback(error),
             ) from None
-        identity = WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH)
-        return identity, _receipt(started_ns)
+        return _identity(), _receipt(started_ns)
 
     def _podium_describe(self) -> tuple[tuple[WorkerIdentity, RankFacts], bytes]:
         """Say who this is and which place it was told, to a driver that found this worker; alone without a place."""
         started_ns = time.monotonic_ns()
         facts = RankFacts.read({"RANK": "0", "WORLD_SIZE": "1", **environ()})
-        return (WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH), facts), _receipt(
-            started_ns
-        )
+        return (_identity(), facts), _receipt(started_ns)
 
     def _podium_load_state(self, *states: Any) -> tuple[Any, bytes]:
         """Take over what the old ranks of this group saved; references arrive as their values only one by one."""
@@ -198,6 +197,10 @@ class AsyncActorShell(ActorShell):
             return work.reported(result, started_ns)
         except BaseException as error:
             raise _wrapped(error, self, header, started_ns) from None
+
+
+def _identity() -> WorkerIdentity:
+    return WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH, leave_traces())
 
 
 def plain_header(method: str, materialize: bool) -> Header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -296,3 +297,37 @@ def test_an_actor_that_does_not_come_up_fails_its_calls(cluster: Cluster, spawn:
     with pytest.raises(WorkerDiedError, match="no such file"):
         result(cluster, stillborn, "_podium_echo")
     cluster.kill(stillborn)
+
+
+def test_what_is_not_there_by_a_deadline_ends_the_wait(cluster: Cluster, actor: Any) -> None:
+    ready, slow = cluster.put(1), cluster.submit(actor, "_podium_sleep", (0.6,), {}).result
+    steps = cluster.as_ready([slow, ready], 0.2)
+    assert next(steps) == [1]
+    with pytest.raises(TimeoutError):
+        next(steps)
+    assert [place for places in cluster.as_ready([slow], 30) for place in places] == [0]
+
+
+def test_a_function_runs_on_the_node_that_is_named(cluster: Cluster, placement: Placement) -> None:
+    assert cluster.is_up()
+    assert cluster.run_on(placement.slots[0].node, os.path.basename, ("a/b",), 60) == "b"
+    with pytest.raises(UnknownNameError, match="no node"):
+        cluster.run_on("10.255.255.1", os.path.basename, ("a/b",), 5)
+
+
+def test_a_cluster_that_can_tell_of_a_death_by_itself_does(cluster: Cluster, spawn: Spawn) -> None:
+    mortal = spawn("mortal", 1)
+    result(cluster, mortal, "_podium_echo")
+    told: list[WorkerDiedError] = []
+    heard = threading.Event()
+
+    def hear(error: WorkerDiedError) -> None:
+        told.append(error)
+        heard.set()
+
+    tells = cluster.on_death(mortal, hear)
+    assert not cluster.was_ended(mortal)
+    cluster.kill(mortal)
+    assert cluster.was_ended(mortal)
+    assert heard.wait(5 if tells else 0) is tells
+    assert [error.worker for error in told] == (["mortal"] if tells else [])

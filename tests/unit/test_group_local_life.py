@@ -226,7 +226,7 @@ def test_a_killed_worker_ends_its_call_and_is_named(local: Local) -> None:
     Held.gate.clear()
     group = RayWorkerGroup([2], args(Waiting), name_prefix="actor_")
     refs = group.wait_later()
-    local[0].runtime.cluster.kill(group.workers[1])
+    group.workers[1].kill()
     with pytest.raises(WorkerDiedError):
         get(refs)
     with pytest.raises(WorkerDiedError) as caught:
@@ -242,7 +242,7 @@ def test_a_death_in_another_group_does_not_mark_the_rank_that_met_it(local: Loca
     pool = RayResourcePool([2])
     source, sink = RayWorkerGroup(pool, args(Waiting)), RayWorkerGroup(pool, args())
     ref = source.wait_later()[1]
-    local[0].runtime.cluster.kill(source.workers[1])
+    source.workers[1].kill()
     with pytest.raises((WorkerDiedError, WorkerMethodError)):
         sink.echo(ref)
     Held.gate.set()

@@ -10,7 +10,6 @@ import functools
 import operator
 import random
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,9 +37,9 @@ from core.cluster import SpawnRequest
 from core.cluster.local import LocalActor, LocalCluster, LocalRef
 from core.controller import Controller
 from core.errors import CallTimeoutError, UsageError, WorkerDiedError, WorkerStartError
-from core.group.health import AlivenessWatch
+from core.events import WorkerEnded
 from core.runtime import Runtime
-from core.testing import local_controller
+from core.testing import RecordingObserver, local_controller
 from core.worker import Header, shell_class
 from core.worker.ports import hold_port
 from tests.group_workers import Async, Held, Rows
@@ -205,22 +204,18 @@ def test_fault_61_the_users_classes_are_as_they_were(controller: Controller) -> 
 
 def test_fault_62_a_death_is_told_once_with_rank_and_cause(controller: Controller) -> None:
     group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Rows), name_prefix="watched_")
-    told: list[tuple[int, WorkerDiedError]] = []
-    heard = threading.Event()
-
-    def hear(rank: int, error: WorkerDiedError) -> None:
-        told.append((rank, error))
-        heard.set()
-
-    assert group._crew is not None
-    watch = AlivenessWatch(group._crew, 0.01, hear)
-    watch.start()
+    seen = RecordingObserver()
+    controller.runtime.bus.subscribe(seen)
     group.workers[1].kill("was killed by the test")
-    assert heard.wait(5)
+    (death,) = seen.await_count(WorkerEnded, 1)
     assert group.execute_rank_zero_sync("unregistered", 1) == (0, 1)
-    watch.stop()
-    assert [(rank, error.worker) for rank, error in told] == [(1, "watched_Rows_0:1")]
-    assert "was killed by the test" in str(told[0][1])
+    for _ in range(2):
+        with pytest.raises(WorkerDiedError, match="was killed by the test"):
+            group.execute_all_sync("unregistered", 1)
+    assert [(one.rank, one.died) for one in seen.of(WorkerEnded)] == [(1, True)]
+    assert death.report is not None
+    assert (death.report.worker, death.method, death.call_id) == ("watched_Rows_0:1", "", 0)
+    assert "was killed by the test" in death.report.cause
 
 
 def test_fault_64_a_stale_address_of_another_ray_is_never_asked_for_the_dead(
@@ -228,13 +223,10 @@ def test_fault_64_a_stale_address_of_another_ray_is_never_asked_for_the_dead(
 ) -> None:
     group = RayWorkerGroup(RayResourcePool([1]), RayClassWithInitArgs(Rows))
     monkeypatch.setenv("RAY_ADDRESS", "10.255.255.1:1")
-    heard = threading.Event()
-    assert group._crew is not None
-    watch = AlivenessWatch(group._crew, 0.01, lambda rank, error: heard.set())
-    watch.start()
+    seen = RecordingObserver()
+    controller.runtime.bus.subscribe(seen)
     group.workers[0].kill()
-    assert heard.wait(5)
-    watch.stop()
+    assert seen.await_count(WorkerEnded, 1, 5)[0].died
 
 
 def test_check_workers_alive_ends_the_driver_when_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

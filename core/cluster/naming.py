@@ -1,0 +1,37 @@
+"""Names and words of a cluster: what ours are called there, and what its own texts say."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from core.cluster.base import ReserveRequest
+from core.errors import WorkerDiedError
+
+
+def native_name(request: ReserveRequest, node_index: int) -> str:
+    """Return a name that no other driver of this namespace has, nor a worker of ours that leads workers of its own.
+
+    Only what outlives the driver keeps a plain name: it must be found again by it.
+    """
+    name = f"{request.pool}_{node_index}"
+    return name if request.lifetime else f"{name}#{uuid.uuid4().hex[:8]}"
+
+
+def shown_name(name: str) -> str:
+    """Return a placement group's name for people, without what makes ours unique."""
+    return re.sub(r"#[0-9a-f]{8}$", "", name) or "an unnamed placement group"
+
+
+def death_in(text: str, how: str) -> WorkerDiedError:
+    """Return the error for a death as Ray's text tells of it."""
+    name = re.search(r"\bname: (\S+)", text)
+    pid = re.search(r"\bpid: (\d+)", text)
+    address = re.search(r"\bip: (\S+)", text)
+    return WorkerDiedError(
+        text,
+        worker=name.group(1) if name else "",
+        pid=int(pid.group(1)) if pid else 0,
+        node=address.group(1) if address else "",
+        how=how,
+    )

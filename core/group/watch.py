@@ -1,0 +1,295 @@
+"""Watching the processes of a driver's workers: a thread that sleeps until one ends, and looks around each second.
+
+For a process on the driver's own machine the kernel tells of its end at once, busy, idle or stopped: a descriptor of
+it becomes readable. A worker on another machine has one question out at all times; a busy one leaves it in its queue,
+and one that dies answers it within milliseconds by the cluster's own notice of the death. Nothing else is polled, no
+dashboard and no address file is asked: always this driver's own cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from core.cluster import Outcome
+from core.errors import WorkerDiedError
+from core.events import CallStalled
+from core.group.evidence import exit_status, process_state, rss_bytes, zombie_status
+from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words
+from core.group.stall import Stalls
+from core.runtime import Runtime
+from core.worker import Traces
+from core.worker.traces import count_oom_kills, machine
+
+if TYPE_CHECKING:
+    from core.group.crew import Crew
+
+_log = logging.getLogger("podium.health")
+LOOK_S = 1.0
+"""How often processes are looked at, and asked where they must be asked."""
+_STATUS_TRIES = 20
+_STATUS_PAUSE_S = 0.005
+_ENDED_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """The last that was seen of a process: its memory while it lived, and its wait status, None where unknown."""
+
+    memory_bytes: int = 0
+    n_oom_kills: int = -1
+    status: int | None = None
+
+
+@dataclass(eq=False)
+class _Watched:
+    """One process under watch, and the ranks it is: one per group whose workers share it."""
+
+    name: str
+    pid: int
+    traces: Traces
+    every_s: float
+    pidfd: int = -1
+    asks: bool = False
+    is_out: bool = False
+    next_ask_s: float = 0.0
+    last: LastSeen = field(default_factory=LastSeen)
+    ended: threading.Event = field(default_factory=threading.Event)
+    ranks: list[tuple[weakref.ref[Crew], int]] = field(default_factory=list)
+
+    def crews(self) -> list[tuple[Crew, int]]:
+        """Return the crews that still have a use for it."""
+        living = [(ref(), rank) for ref, rank in list(self.ranks)]
+        return [(crew, rank) for crew, rank in living if crew is not None and rank not in crew.dead]
+
+
+class Watch:
+    """Watches processes on a daemon thread that starts with the first one."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Begin with nobody to watch."""
+        self._runtime = weakref.ref(runtime)
+        self._machine = machine()
+        self._lock = threading.Lock()
+        self._watched: dict[tuple[str, int], _Watched] = {}
+        self._by_fd: dict[int, _Watched] = {}
+        self._wake: tuple[int, int] | None = None
+        self._stopped = False
+        self._stalls = Stalls()
+        self._next_look_s = 0.0
+
+    def add(self, crew: Crew, every_s: float = LOOK_S) -> None:
+        """Watch the workers of a crew; those on other machines are asked every ``every_s``, if that is sooner."""
+        for rank, identity in enumerate(crew.identities):
+            key = crew.names[rank], identity.pid
+            with self._lock:
+                if self._stopped:
+                    return
+                watched = self._watched.get(key)
+                is_new = watched is None
+                if watched is None:
+                    watched = self._watched[key] = _Watched(*key, identity.traces, every_s)
+                watched.every_s = min(watched.every_s, every_s)
+                if not any(ref() is crew for ref, _ in watched.ranks):
+                    watched.ranks.append((weakref.ref(crew), rank))
+            if is_new:
+                self._begin(watched, crew, rank)
+        self._start_or_wake()
+
+    def stop(self) -> None:
+        """Watch nobody any more; may be called twice."""
+        with self._lock:
+            self._stopped = True
+            wake = self._wake
+        if wake is not None:
+            with suppress(OSError):
+                os.write(wake[1], b"x")
+
+    def is_near(self, traces: Traces) -> bool:
+        """Tell whether a process is on this machine, so that its pid and its files mean the same here."""
+        return bool(traces.machine) and traces.machine == self._machine
+
+    def has_ended(self, name: str, pid: int) -> bool:
+        """Tell whether a process is known to have ended."""
+        watched = self._watched.get((name, pid))
+        return watched is not None and watched.ended.is_set()
+
+    def last_of(self, name: str, pid: int) -> LastSeen:
+        """Return the last that was seen of a process that ended; waits a moment for its status."""
+        watched = self._watched.get((name, pid))
+        if watched is None:
+            return LastSeen()
+        if watched.pidfd >= 0:
+            watched.ended.wait(_ENDED_S)
+        return watched.last
+
+    def _begin(self, watched: _Watched, crew: Crew, rank: int) -> None:
+        """Choose how to hear of an end: the cluster's own word, the kernel's, or asking."""
+        if crew.cluster.on_death(crew.actors[rank], partial(self._told, watched)):
+            return
+        if self.is_near(watched.traces):
+            with suppress(OSError, AttributeError):
+                watched.pidfd = os.pidfd_open(watched.pid)
+                self._by_fd[watched.pidfd] = watched
+                return
+        watched.asks = True
+
+    def _start_or_wake(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            if self._wake is None:
+                self._wake = os.pipe()
+                os.set_blocking(self._wake[0], False)
+                os.set_blocking(self._wake[1], False)
+                threading.Thread(target=self._run, name="podium-watch", daemon=True).start()
+                return
+            with suppress(BlockingIOError):
+                os.write(self._wake[1], b"x")
+
+    def _run(self) -> None:
+        wake = self._wake
+        if wake is None:
+            return
+        try:
+            while not self._stopped:
+                wait_s = self._tick()
+                for descriptor in self._ready(wake[0], wait_s):
+                    watched = self._by_fd.pop(descriptor, None)
+                    if watched is not None:
+                        self._ended(watched)
+        finally:
+            for descriptor in (*wake, *self._by_fd):
+                os.close(descriptor)
+
+    def _ready(self, wake: int, wait_s: float | None) -> list[int]:
+        poll = select.poll()
+        for descriptor in (wake, *list(self._by_fd)):
+            poll.register(descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
+        if wake in ready:
+            with suppress(BlockingIOError):
+                os.read(wake, 4096)
+        return ready
+
+    def _tick(self) -> float | None:
+        """Do what is due; return for how long nothing will be, None for ever: there is nobody to watch."""
+        runtime = self._runtime()
+        if runtime is None:
+            self._stopped = True
+            return 0.0
+        with self._lock:
+            everybody = list(self._watched.values())
+        if not everybody:
+            return None
+        now_s = time.monotonic()
+        pause_s = min(LOOK_S, max(0.02, runtime.health_settings.stall_s / 4))
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + pause_s
+            self._look(runtime, everybody)
+        next_s = self._next_look_s
+        for watched in everybody:
+            if watched.asks and not watched.ended.is_set():
+                if now_s >= watched.next_ask_s:
+                    watched.next_ask_s = now_s + watched.every_s
+                    self._ask(watched)
+                next_s = min(next_s, watched.next_ask_s)
+        return max(0.0, next_s - time.monotonic())
+
+    def _look(self, runtime: Runtime, everybody: list[_Watched]) -> None:
+        counts: dict[str, int] = {}
+        for watched in everybody:
+            if watched.ended.is_set() or not watched.crews():
+                self._forget(watched)
+            elif watched.pidfd >= 0:
+                events = watched.traces.memory_events
+                if events not in counts:
+                    counts[events] = count_oom_kills(events)
+                memory = rss_bytes(watched.pid)
+                if memory:
+                    watched.last = LastSeen(memory, counts[events])
+        for call in self._stalls.due(calls_in_flight(runtime, own=True), runtime.health_settings.stall_s):
+            self._tell_stall(runtime, call, everybody)
+
+    def _tell_stall(self, runtime: Runtime, call: CallInFlight, everybody: list[_Watched]) -> None:
+        ranks = tuple(out.rank for out in call.out if not out.behind)
+        seconds = max(out.seconds for out in call.out if not out.behind)
+        event = CallStalled(runtime.clock.now_ns(), call.call_id, call.group, call.method, ranks, seconds)
+        runtime.bus.emit(event)
+        stopped = [
+            rank
+            for watched in everybody
+            for crew, rank in watched.crews()
+            if crew.group == call.group and rank in ranks and self.is_near(watched.traces)
+            if process_state(watched.pid) == "T"
+        ]
+        _log.warning(
+            "call %d %s.%s has been in flight for %.0f s; no answer from %s%s",
+            call.call_id,
+            call.group,
+            call.method,
+            seconds,
+            ranks_in_words(ranks),
+            f"; stopped by a signal: {ranks_in_words(stopped)}" if stopped else "",
+        )
+
+    def _forget(self, watched: _Watched) -> None:
+        """Let go of a process that nobody has a use for; one that ended is kept until its death was looked into."""
+        if watched.ended.is_set() and any(
+            rank in crew.deaths.open_cases for ref, rank in watched.ranks if (crew := ref()) is not None
+        ):
+            return
+        with self._lock:
+            self._watched.pop((watched.name, watched.pid), None)
+        if self._by_fd.pop(watched.pidfd, None) is not None:
+            os.close(watched.pidfd)
+
+    def _ask(self, watched: _Watched) -> None:
+        crews = watched.crews()
+        if watched.is_out or not crews:
+            return
+        crew, rank = crews[0]
+        watched.is_out = True
+        try:
+            ref = crew.cluster.ask(crew.actors[rank], "_podium_answers", (), {})
+        except WorkerDiedError as error:
+            self._answered(watched, Outcome(error=error))
+            return
+        except Exception as error:
+            _log.debug("%s could not be asked whether it lives: %s", watched.name, error)
+            watched.is_out = False
+            return
+        crew.cluster.on_ready(ref, partial(self._answered, watched))
+
+    def _answered(self, watched: _Watched, outcome: Outcome) -> None:
+        watched.is_out = False
+        if isinstance(outcome.error, WorkerDiedError):
+            self._told(watched, outcome.error)
+
+    def _told(self, watched: _Watched, error: WorkerDiedError | None) -> None:
+        watched.ended.set()
+        for crew, rank in watched.crews():
+            crew.deaths.hear(rank, error)
+
+    def _ended(self, watched: _Watched) -> None:
+        """Take a process's status before anything else: it is there only as long as the descriptor is."""
+        status = None
+        for _ in range(_STATUS_TRIES):
+            # The descriptor is readable a moment before the kernel has the status to tell.
+            status = exit_status(watched.pidfd)
+            if status is None:
+                status = zombie_status(watched.pid)
+            if status is not None:
+                break
+            time.sleep(_STATUS_PAUSE_S)
+        os.close(watched.pidfd)
+        watched.last = replace(watched.last, status=status)
+        self._told(watched, None)
