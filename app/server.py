@@ -35,6 +35,7 @@ from core import runtime, version
 from core.control.commands import ControlPlane
 from core.controller import control_plane
 from core.events import Observer
+from core.group.inflight import calls_in_flight
 from web.source import RunSource
 
 _log = logging.getLogger("podium.server")
@@ -227,6 +228,7 @@ class RunServer:
             now_ns=current.clock.now_ns,
             is_over=self._over.is_set,
             is_ending=self._ending.is_set,
+            in_flight=lambda: calls_in_flight(current),
         )
         self._web.start(app)
 

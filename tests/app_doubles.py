@@ -16,6 +16,7 @@ from tests.app_plane import STARTED_NS, MemoryPlane
 from web import source as web
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
+from web.groups import Group
 from web.latency import LatencyMap, MethodLatency
 
 PORT = 4321
@@ -138,6 +139,9 @@ class MemorySource:
         ids = [one.id for one in self.ops]
         begin = ids.index(cursor) + 1 if cursor in ids else 0
         return tuple(self.ops[begin : begin + limit])
+
+    def groups(self) -> tuple[Group, ...]:
+        return (Group("rollout", "pool", "demo.Rollout", 2, 2, ("generate",), 1.0),)
 
     def deaths(self) -> tuple[Death, ...]:
         return ()

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from web.changes import ChangeSource
 from web.deaths import DeathSource
+from web.groups import GroupSource
 from web.latency import LatencySource
 
 
@@ -380,7 +381,7 @@ class CallFilter:
     step: int | None = None
 
 
-class RunSource(DeathSource, ChangeSource, LatencySource, Protocol):
+class RunSource(DeathSource, ChangeSource, LatencySource, GroupSource, Protocol):
     """Answers about one run. Every method may be called from several threads at once."""
 
     def run(self) -> Run:

@@ -17,6 +17,7 @@ from app.api.stream import TickHub
 from app.api.tokens import Tokens
 from app.settings import ServerSettings
 from core.control.commands import ControlPlane
+from core.group.inflight import CallInFlight
 from web.source import Run, RunSource
 
 
@@ -25,7 +26,8 @@ class Collaborators:
     """Everything a route may need.
 
     ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
-    ``is_ending`` that it is about to be. ``reads`` puts questions to the run's file, ``commands`` asks the plane.
+    ``is_ending`` that it is about to be, ``in_flight`` which of its calls are, None for a run that is only a file.
+    ``reads`` puts questions to the run's file, ``commands`` asks the plane.
     """
 
     source: RunSource
@@ -40,6 +42,7 @@ class Collaborators:
     seats: Seats
     is_over: Callable[[], bool]
     is_ending: Callable[[], bool]
+    in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None
 
     @property
     def controllable(self) -> bool:

@@ -23,6 +23,7 @@ from app.api.stream import TickHub
 from app.api.tokens import Tokens
 from app.settings import ServerSettings
 from core.control.commands import ControlPlane
+from core.group.inflight import CallInFlight
 from core.version import VERSION
 from web import pages
 from web.source import RunSource
@@ -38,12 +39,13 @@ def create_app(
     now_ns: Callable[[], int] = time.time_ns,
     is_over: Callable[[], bool] = bool,
     is_ending: Callable[[], bool] = bool,
+    in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
     for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
-    that it is about to be.
+    that it is about to be. ``in_flight`` tells the driver's calls that are, None where only the record knows.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -63,6 +65,7 @@ def create_app(
         seats=Seats(limits.n_streams),
         is_over=is_over,
         is_ending=is_ending,
+        in_flight=in_flight,
     )
     app = FastAPI(
         title="Podium",

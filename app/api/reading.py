@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api import operations
+from app.api import now, operations
 from app.api.answers import json_answer, page
 from app.api.collaborators import Collaborators, Who, With, check_run, no_query
 from app.api.documents import PROBLEMS, OperationDocument
@@ -18,6 +18,7 @@ from app.api.tokens import Scope
 from app.api.views import operation_view, pool_view
 from core.control import commands
 from web import source
+from web.groups import Group
 
 router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 _NO_QUERY = [Depends(no_query)]
@@ -46,6 +47,13 @@ class CallsAsked(_Asked):
 
 class EventsAsked(_Asked):
     """Which page of the events."""
+
+    limit: int = Field(100, ge=1, le=1000)
+    cursor: int | None = Field(None, ge=0, le=_MAX_ID)
+
+
+class AuditAsked(_Asked):
+    """Which page of the audit entries."""
 
     limit: int = Field(100, ge=1, le=1000)
     cursor: int | None = Field(None, ge=0, le=_MAX_ID)
@@ -173,6 +181,29 @@ async def list_events(has: With, asked: Annotated[EventsAsked, Query()]) -> Resp
     return await has.reads.ask(ask)
 
 
+@router.get("/now", operation_id="get_now", tags=["calls"], dependencies=_NO_QUERY)
+async def get_now(has: With) -> Response:
+    """List the calls in flight, the oldest first, with the ranks that have not answered and for how long."""
+    return await has.reads.ask(lambda: json_answer(page(now.calls_now(has), None)))
+
+
+@router.get("/worker-groups", operation_id="list_groups", tags=["worker groups"], dependencies=_NO_QUERY)
+async def list_groups(has: With) -> Response:
+    """List every worker group the run had."""
+    return await has.reads.ask(lambda: json_answer(page(_groups(has), None)))
+
+
+@router.get("/audit-entries", operation_id="list_audit_entries", tags=["operations"])
+async def list_audit_entries(has: With, asked: Annotated[AuditAsked, Query()]) -> Response:
+    """List attempts to change something, also refused ones, newest first."""
+
+    def ask() -> Response:
+        found = has.source.audit_entries(asked.limit, asked.cursor)
+        return json_answer(page(found, found[-1].id if len(found) == asked.limit else None))
+
+    return await has.reads.ask(ask)
+
+
 @router.get(
     "/operations",
     operation_id="list_operations",
@@ -241,3 +272,14 @@ def find_pool(has: Collaborators, name: str) -> commands.PoolSnapshot | source.P
 
 def _pools(has: Collaborators) -> tuple[Any, ...]:
     return has.control.pools() if has.control is not None else has.source.pools()
+
+
+def _groups(has: Collaborators) -> list[Group]:
+    """Return the groups, those that stand where the live plane says they are: the record is a moment behind."""
+    live = {name: pool for pool in (has.control.pools() if has.control else ()) for name in pool.groups}
+    return [
+        replace(group, pool=live[group.name].name, world_size=live[group.name].world_size)
+        if group.name in live and group.closed_ms is None
+        else group
+        for group in has.source.groups()
+    ]

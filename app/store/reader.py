@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.errors import NotARunFileError, RunFileError
-from app.store import read_calls, read_deaths, read_latency, read_places, read_timeline
+from app.store import read_calls, read_deaths, read_groups, read_latency, read_places, read_timeline
 from app.store.codes import LEVELS, never_ended_code
 from app.store.lock import is_free
 from app.store.read_calls import ms
 from app.store.readpool import ReadPool
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
+from web.groups import Group
 from web.latency import LatencyMap, MethodLatency
 from web.source import (
     CallDetail,
@@ -147,6 +148,11 @@ class Reader:
         """Return every worker the run had."""
         with self._pool.lend() as connection:
             return read_places.workers(connection)
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return every worker group the run had, in the order they were made."""
+        with self._pool.lend() as connection:
+            return read_groups.groups(connection)
 
     def deaths(self) -> tuple[Death, ...]:
         """Return the workers that died, in the order of their deaths."""

@@ -15,6 +15,7 @@ from tests.unit.web_sample_calls import EVIL, GROUPS, METHODS, POOLS, SampleCall
 from tests.unit.web_sample_life import CRASH_TEXT
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
+from web.groups import Group
 from web.latency import LatencyMap, MethodLatency
 from web.source import (
     MAX_BARS,
@@ -400,6 +401,9 @@ class SampleRun:
         self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
     ) -> LatencyMap | None:
         return None
+
+    def groups(self) -> tuple[Group, ...]:
+        return ()
 
     def sequence(self) -> int:
         return len(self._known())

@@ -1,0 +1,48 @@
+"""``GET /api/v1/now``: the calls in flight, from the driver's own memory where it runs, else from the record."""
+
+from __future__ import annotations
+
+from app.api.collaborators import Collaborators
+from app.api.views import run_start_ns
+from core.group.inflight import CallInFlight
+from web import deaths
+
+MAX_CALLS = 200
+
+
+def calls_now(has: Collaborators) -> tuple[deaths.CallInFlight, ...]:
+    """Return at most ``MAX_CALLS`` calls in flight, the oldest first.
+
+    The record knows where a rank lives and which calls were told as stalled; it is a moment behind.
+    """
+    recorded = has.source.in_flight(MAX_CALLS)
+    if has.in_flight is None or has.is_over():
+        return recorded
+    live = has.in_flight()[:MAX_CALLS]
+    if not live:
+        return ()
+    started_ns = run_start_ns(has.source.run())
+    stalled = {call.id for call in recorded if call.is_stalled}
+    homes = {(one.group, one.rank): (one.node, one.pid) for one in has.source.workers() if one.state == "alive"}
+    return tuple(_view(call, started_ns, homes, call.call_id in stalled) for call in live)
+
+
+def _view(
+    call: CallInFlight, started_ns: int, homes: dict[tuple[str, int], tuple[str, int]], is_stalled: bool
+) -> deaths.CallInFlight:
+    out = tuple(
+        deaths.RankOut(rank.rank, round(rank.seconds * 1e3, 3), *homes.get((call.group, rank.rank), ("", 0)))
+        for rank in call.out
+    )
+    return deaths.CallInFlight(
+        id=call.call_id,
+        group=call.group,
+        pool=call.pool,
+        method=call.method,
+        blocking=call.blocking,
+        started_ms=round((call.at_ns - started_ns) / 1e6, 3),
+        running_ms=round(call.seconds * 1e3, 3),
+        n_ranks=len(call.out) + len(call.answered),
+        out=out,
+        is_stalled=is_stalled,
+    )
