@@ -39,6 +39,8 @@ class Verdict:
 class RankAtEnd:
     """What a rank did when the run ended: ``doing`` for ``for_ms``, None where the record does not say.
 
+    ``doing`` is "in" a method, "idle since" one, "idle", or "dead since", then in the method that it died in.
+
     ``state`` is its worker's; ``call_id`` is the call it was in, or its last one, 0 when it never had one.
     """
 
@@ -66,7 +68,7 @@ def render_postmortem(source: RunSource, frame: Frame) -> str:
         deaths=deaths,
         crash_text=crash_text,
         in_flight=in_flight,
-        ranks=ranks_at_end(seen, in_flight, source.workers()),
+        ranks=ranks_at_end(seen, in_flight, source.workers(), deaths),
         gaps=source.gaps(),
         happenings=source.happenings(N_EVENTS, None),
         from_ms=max(run.duration_ms - LAST_MS, 0.0),
@@ -100,16 +102,21 @@ def wall_time(run: Run, at_ms: float) -> str:
 
 
 def ranks_at_end(
-    seen: Timeline, in_flight: tuple[CallInFlight, ...], workers: tuple[Worker, ...]
+    seen: Timeline, in_flight: tuple[CallInFlight, ...], workers: tuple[Worker, ...], deaths: tuple[Death, ...]
 ) -> tuple[RankAtEnd, ...]:
-    """Return a line per lane: the call it was still in, else the last one that it had within the window."""
+    """Return a line per lane: its death, the call it was still in, or the last one that it had within the window."""
+    dead = {(death.group, death.rank): death for death in deaths}
     out = {(call.group, rank.rank): (call, rank) for call in reversed(in_flight) for rank in call.out}
     last = {seen.bars.lane[i]: i for i in sorted(range(len(seen.bars.lane)), key=lambda i: seen.bars.end_ms[i])}
     state = {(worker.group, worker.rank): worker.state for worker in workers}
     found = []
     for lane in seen.lanes:
         alive = state.get((lane.group, lane.rank), "unknown")
-        if (lane.group, lane.rank) in out:
+        if alive == "died" and (lane.group, lane.rank) in dead:
+            death = dead[lane.group, lane.rank]
+            doing, for_ms, call_id = "dead since", max(seen.run_ms - death.at_ms, 0.0), death.call_id
+            method = f"{death.group}.{death.method}" if death.method else ""
+        elif (lane.group, lane.rank) in out:
             call, rank = out[lane.group, lane.rank]
             doing, for_ms, call_id, method = "in", rank.out_ms, call.id, f"{call.group}.{call.method}"
         elif lane.index in last:

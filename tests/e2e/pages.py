@@ -59,10 +59,12 @@ class Watched:
         return int(bar["call"])
 
 
-def watch(browser: Browser, dark: bool = False) -> Watched:
+def watch(browser: Browser, dark: bool = False, javascript: bool = True) -> Watched:
     """Return a new page in a context of its own, watched from the start."""
     context: BrowserContext = browser.new_context(
-        viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="dark" if dark else "light"
+        viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
+        color_scheme="dark" if dark else "light",
+        java_script_enabled=javascript,
     )
     context.set_default_timeout(PATIENCE_S * 1000)
     watched = Watched(context.new_page())

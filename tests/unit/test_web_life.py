@@ -115,14 +115,17 @@ def test_the_state_pill_and_the_overview_of_a_dead_run_lead_to_the_post_mortem(d
 
 def test_a_rank_at_the_end_is_in_its_call_or_idle_since_its_last_one(dead: SampleRun) -> None:
     seen = dead.timeline(NOW_MS - 60_000.0, NOW_MS, 1200)
-    ranks = {(r.lane.group, r.lane.rank): r for r in postmortem.ranks_at_end(seen, dead.in_flight(9), dead.workers())}
+    found = postmortem.ranks_at_end(seen, dead.in_flight(9), dead.workers(), dead.deaths())
+    ranks = {(r.lane.group, r.lane.rank): r for r in found}
     (call,) = dead.in_flight(9)
     stuck = ranks[call.group, call.out[0].rank]
     assert (stuck.doing, stuck.call_id, stuck.for_ms) == ("in", call.id, call.out[0].out_ms)
-    idle = ranks["rollout", 3]
-    assert (idle.doing, idle.state) == ("idle since", "died")
+    idle = ranks["rollout", 2]
+    assert (idle.doing, idle.state) == ("idle since", "alive")
     assert idle.for_ms is not None
     assert idle.for_ms > 0
+    gone = ranks["rollout", 3]
+    assert (gone.doing, gone.state, gone.for_ms) == ("dead since", "died", pytest.approx(120.0))
 
 
 def test_what_could_not_be_recorded_is_told_on_the_post_mortem(dead: SampleRun) -> None:

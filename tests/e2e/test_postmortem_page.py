@@ -1,0 +1,128 @@
+"""A driver dies, its file is looked at: the Post-mortem page says who died first, why, and what was in flight.
+
+The driver is a real one on the in-process cluster, ended by SIGABRT as its group's policy has it, and one by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from app.api import Tokens, create_app
+from app.server import WebServer
+from app.settings import ServerSettings
+from app.store.reader import Reader
+from tests.e2e.pages import Watched, watch
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+_AN_HOUR_NS = 3600 * 10**9
+
+_DRIVER = """
+import os, resource, signal, sys, threading, time
+import app
+from app.store.reader import Reader
+from core import Controller, Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Rollout(Worker):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_weights(self):
+        return self.rank
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    def generate(self):
+        if self.rank:
+            threading.Event().wait()
+
+
+with Controller.local(), app.serve(sys.argv[1]) as server:
+    pool = RayResourcePool([3], name_prefix="gpus")
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Rollout), name_prefix="rollout")
+    group.start_worker_aliveness_check(0.1)
+    for _ in range(3):
+        group.load_weights()
+    group.generate()
+    reader = Reader(server.db_path)
+    while not (calls := reader.in_flight(1)) or len(calls[0].out) != 2:
+        time.sleep(0.02)
+    if sys.argv[2] == "abort":
+        group.workers[2].kill("lost its node")
+        threading.Event().wait(30)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_run(folder: Path, how: str) -> Path:
+    """Return the file of a driver that died so."""
+    (folder / "driver.py").write_text(_DRIVER, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "driver.py", "runs", how], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == -(signal.SIGABRT if how == "abort" else signal.SIGKILL), done.stderr
+    (path,) = (folder / "runs").glob("*.db")
+    return path
+
+
+@contextmanager
+def shown(path: Path, browser: Browser, *, javascript: bool = True) -> Iterator[tuple[Watched, str]]:
+    """Serve a file as ``podium view`` does, an hour later, and yield a browser that followed the URL."""
+    reader = Reader(path, wall_ns=lambda: time.time_ns() + _AN_HOUR_NS)
+    web = WebServer(ServerSettings())
+    settings, tokens = web.bind(), Tokens.make(False)
+    web.start(create_app(reader, None, settings, tokens=tokens))
+    watched = watch(browser, javascript=javascript)
+    try:
+        watched.page.goto(web.url(tokens.read))
+        yield watched, web.url().rstrip("/")
+    finally:
+        watched.page.context.close()
+        web.stop()
+        reader.close()
+
+
+def test_the_page_of_an_aborted_driver_says_who_died_first_and_who_was_still_out(
+    tmp_path: Path, browser: Browser
+) -> None:
+    with shown(killed_run(tmp_path, "abort"), browser) as (watched, origin):
+        page = watched.page
+        assert page.locator(".bar [data-state-pill]").inner_text() == "died"
+        page.locator(".pill-link").click()
+        page.wait_for_url(f"{origin}/postmortem")
+        assert "A worker's death ended it: rollout · rank 2" in page.locator(".verdict").inner_text()
+        first = page.locator("#first-death").inner_text()
+        assert "lost its node" in first
+        assert "rank 0" in first
+        assert "rank 1" in first
+        in_flight = page.locator(".now-table tbody tr")
+        assert in_flight.count() == 1
+        assert "rollout.generate" in in_flight.inner_text()
+        assert "rank 1" in in_flight.inner_text()
+        ends = page.locator(".ranks-at-end tbody tr").all_inner_texts()
+        assert "in rollout.generate" in ends[1]
+        assert "dead, it was in rollout.generate" in ends[2]
+        watched.until("document.querySelectorAll('#last-minute .barlayer .point').length > 5", "the last minute drawn")
+        assert watched.complaints == []
+        assert watched.strangers(origin) == []
+
+
+def test_the_page_of_a_killed_driver_can_be_read_with_javascript_off(tmp_path: Path, browser: Browser) -> None:
+    with shown(killed_run(tmp_path, "kill"), browser, javascript=False) as (watched, origin):
+        page = watched.page
+        page.goto(f"{origin}/postmortem")
+        said = page.locator(".verdict").inner_text()
+        assert "The driver died." in said
+        assert "killed by SIGKILL" in said
+        assert page.locator("#first-death").count() == 0
+        (line,) = page.locator(".now-table tbody tr").all_inner_texts()
+        assert "2 of 3 out" in line
+        assert len(page.locator(".ranks-at-end tbody tr").all()) == 3
