@@ -11,18 +11,23 @@ import time
 import uuid
 from pathlib import Path
 
+from app.store.crash import CrashFile
 from app.store.facts import AuditFacts, RunFacts
+from app.store.options import WriterOptions
 from app.store.runs import new_run_path
-from app.store.writer import Writer, WriterOptions, WriterState
-from core.events import Event, WorkerEnded
+from app.store.writer import Writer, WriterState
+from core.events import Event, OperationChanged, WorkerEnded
+
+_AT_ONCE = frozenset({OperationChanged, WorkerEnded})
 
 
 class Recorder:
     """Records what it observes; observing costs the driver about a microsecond and never raises."""
 
-    def __init__(self, writer: Writer) -> None:
-        """Record through ``writer``; nothing is touched before ``start``."""
+    def __init__(self, writer: Writer, crash: CrashFile | None = None) -> None:
+        """Record through ``writer``; nothing is touched before ``start``. ``crash`` takes the driver's last stacks."""
         self.writer = writer
+        self._crash = crash
         self._put = writer.put
 
     @property
@@ -39,12 +44,14 @@ class Recorder:
             RunFileError: The file holds something already.
         """
         self.writer.start()
+        if self._crash is not None:
+            self._crash.open()
         atexit.register(self._at_exit)
 
     def observe(self, event: Event) -> None:
-        """Queue ``event``; a worker's end is written at once, as the driver may not live long after it."""
+        """Queue ``event``; operations are written at once, and a worker's end, which the driver may not outlive."""
         self._put(event)
-        if type(event) is WorkerEnded:
+        if type(event) in _AT_ONCE:
             self.writer.hurry()
 
     def audit(self, entry: AuditFacts, timeout_s: float = 1.0) -> bool:
@@ -66,6 +73,8 @@ class Recorder:
         ``clean`` is False when the driver is about to die: then the run will be shown as died.
         """
         self.writer.close(clean, status)
+        if self._crash is not None:
+            self._crash.close()
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
@@ -112,6 +121,6 @@ def start_run(
         started_wall_ns=min(started_ns, time.time_ns()),
         started_ns=started_ns,
     )
-    recorder = Recorder(Writer(path, facts, options))
+    recorder = Recorder(Writer(path, facts, options), CrashFile(path))
     recorder.start()
     return recorder

@@ -174,6 +174,10 @@ class Ledger:
         self._gaps.append((self._n_gaps, from_ns - self._started_ns, to_ns - self._started_ns, n, reason))
         self._happened(to_ns, "error", "recorder", f"{n:,} events were not recorded: {reason}")
 
+    def note(self, level: str, kind: str, text: str, at_ns: int) -> None:
+        """Put a line of the recorder's own among the events."""
+        self._happened(at_ns, level, kind, text)
+
     def _pack(self, n_events: int, n_refused: int) -> Batch:
         totals = self._totals
         totals.lanes_changed.update(self._places.take_new_lanes())

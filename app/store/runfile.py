@@ -17,9 +17,9 @@ from app.errors import RunFileError, RunsFolderError
 from app.store.facts import RunFacts
 from app.store.ledger import Batch
 from app.store.lock import FileLock
-from app.store.models import Run
+from app.store.models import ClockAnchor, Run
 from app.store.schema import check_schema, create_schema
-from app.store.sql import column_names, update, upsert
+from app.store.sql import column_names, insert_or_ignore, update, upsert
 from app.store.trim import delete_spans, used_bytes
 
 _RUN_COLUMNS = column_names(Run)
@@ -37,6 +37,7 @@ _STATE = update(
         "writer_lag_ns",
     ),
 )
+_ADD_ANCHOR = insert_or_ignore(ClockAnchor, ("at_ns", "wall_ns"))
 _BEAT = update(Run, ("heartbeat_wall_ns", "n_dropped", "writer_lag_ns"))
 _END = update(Run, ("sequence", "heartbeat_wall_ns", "status", "clean_exit"))
 _VACUUM_PAGES = 1_000
@@ -61,9 +62,15 @@ class RunFile:
         self._path = path
         self._lock = FileLock(path)
         self._connection: sqlite3.Connection | None = None
+        self.journal = "wal"
+        self._started_ns = 0
 
-    def create(self, facts: RunFacts) -> None:
+    def create(self, facts: RunFacts, journal: str = "wal") -> None:
         """Lock and make the file with its tables and the run's row.
+
+        Args:
+            facts: The run.
+            journal: "wal", or "delete" where a write-ahead log cannot be. ``self.journal`` says which it became.
 
         Raises:
             RunLockedError: Another process writes this file.
@@ -74,8 +81,9 @@ class RunFile:
         """
         try:
             self._lock.acquire()
+            self._started_ns = facts.started_ns
             self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            self._create(self._connection, facts)
+            self._create(self._connection, facts, journal)
         except (OSError, sqlite3.OperationalError) as error:
             self.close()
             folder = str(self._path.parent)
@@ -132,6 +140,21 @@ class RunFile:
         """
         self._open().execute(_BEAT, (time.time_ns(), n_dropped, writer_lag_ns, _RUN_ID))
 
+    def anchor(self, now_ns: int, wall_ns: int) -> None:
+        """Keep what the wall clock says at a moment of the driver clock.
+
+        Raises:
+            sqlite3.Error: It could not be written.
+        """
+        self._open().execute(_ADD_ANCHOR, (now_ns - self._started_ns, wall_ns))
+
+    def log_bytes(self) -> int:
+        """Return how long the write-ahead log is."""
+        try:
+            return self._path.with_name(self._path.name + "-wal").stat().st_size
+        except OSError:
+            return 0
+
     def end(self, status: str, clean: bool, sequence: int) -> None:
         """Say how the run ended.
 
@@ -186,14 +209,15 @@ class RunFile:
             raise RunFileError(f"{self._path} is closed", str(self._path))
         return self._connection
 
-    def _create(self, connection: sqlite3.Connection, facts: RunFacts) -> None:
+    def _create(self, connection: sqlite3.Connection, facts: RunFacts, journal: str) -> None:
         connection.execute("PRAGMA busy_timeout = 5000")
         if self._path.stat().st_size:
             check_schema(connection, self._path)
             raise RunFileError(f"{self._path} holds a run already; give this run a file of its own", str(self._path))
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        # Where memory cannot be shared SQLite keeps the journal that it has, and says so.
+        (self.journal,) = connection.execute(f"PRAGMA journal_mode = {journal}").fetchone()
         for pragma in (
-            "journal_mode = WAL",
             "synchronous = NORMAL",
             "foreign_keys = ON",
             "journal_size_limit = 67108864",
@@ -217,6 +241,7 @@ class RunFile:
                 started_wall_ns=facts.started_wall_ns,
                 started_ns=facts.started_ns,
                 heartbeat_wall_ns=time.time_ns(),
+                journal=self.journal,
             )
             connection.execute(_PUT_RUN, tuple(getattr(row, name) for name in _RUN_COLUMNS))
 

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from app.store.facts import RunFacts
 from app.store.ledger import Batch, Ledger
-from app.store.prune import SLICE_ROWS, Retention, cut_ns
+from app.store.mounts import filesystem_of, is_network
+from app.store.options import WriterOptions
+from app.store.room import Room
 from app.store.runfile import Counters, RunFile
+from app.store.upkeep import Standing, Upkeep
 from core.events import (
     CallAwaited,
     CallFinished,
@@ -29,6 +32,8 @@ from core.events import (
     WorkerEnded,
 )
 
+__all__ = ["Writer", "WriterOptions", "WriterState"]
+
 _log = logging.getLogger("podium.store")
 
 # What ends something may use a tenth of the queue beyond its bound: without it a thing would look unfinished forever.
@@ -36,22 +41,6 @@ _ENDINGS = frozenset(
     {CallAwaited, CallFinished, GroupClosed, OperationChanged, PoolStateChanged, StepFinished, WorkerEnded}
 )
 _NS = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """How the writer goes about it."""
-
-    capacity: int = 100_000
-    batch_size: int = 1_000
-    interval_s: float = 0.1
-    heartbeat_s: float = 1.0
-    checkpoint_s: float = 10.0
-    retry_s: float = 0.5
-    max_retry_s: float = 30.0
-    prune_s: float = 1.0
-    retention: Retention = field(default_factory=Retention)
-    tracebacks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +84,12 @@ class Writer:
         self._pending: tuple[Batch, list[_Mark]] | None = None
         self._retry_at = self._retry_pause_s = 0.0
         self._error = ""
-        self._popped_at = self._beat_at = self._checkpoint_at = self._noted_at = 0.0
-        self._busy_since_checkpoint = self._idle = False
+        self._short = ""
+        self._popped_at = self._noted_at = 0.0
+        self._noted = self._urgent = False
+        self._room = Room(path.parent, self.options.min_free_bytes, self.options.ballast_bytes)
+        self._upkeep = Upkeep(self._file, self.options, self._warn)
         self._max_bytes = self._limited_to = self.options.retention.max_bytes
-        self._pruned_before_ns, self._prune_cut_ns, self._prune_at = 0, -1, 0.0
         self._last_ns = 0
         self._started_mono_ns = time.monotonic_ns()
         self._stopping = False
@@ -113,12 +104,15 @@ class Writer:
             RunsFolderError: No file can be made there.
             RunFileError: The file holds something already.
         """
-        self._file.create(self._facts)
+        kind = filesystem_of(self.path.parent)
+        self._file.create(self._facts, "delete" if is_network(kind) else "wal")
         if self._max_bytes:
             self._file.limit_bytes(self._max_bytes)
-        # Between two readings of the driver clock its monotonic half carries it forward.
         self._started_mono_ns = time.monotonic_ns() - (time.time_ns() - self._facts.started_wall_ns)
-        self._popped_at = self._beat_at = self._checkpoint_at = time.monotonic()
+        self._popped_at = time.monotonic()
+        if self._file.journal != "wal":
+            where = f"of type {kind}, which other machines may have open" if kind else "that shares no memory"
+            self._warn(f"the runs folder is on a filesystem {where}: no write-ahead log is used, pages may wait longer")
         self._owner = os.getpid()
         self._thread.start()
 
@@ -130,7 +124,8 @@ class Writer:
         queue.append(item)
 
     def hurry(self) -> None:
-        """Let the thread write what is queued now instead of at the end of its interval."""
+        """Let the thread write what is queued now, not at the end of its interval, however little room is left."""
+        self._urgent = True
         self._wake.set()
 
     def flush(self, timeout_s: float) -> bool:
@@ -139,7 +134,7 @@ class Writer:
             return False
         mark = _Mark()
         self._queue.append(mark)
-        self._wake.set()
+        self.hurry()
         return mark.reached.wait(timeout_s)
 
     def limit_bytes(self, n_bytes: int) -> None:
@@ -153,7 +148,7 @@ class Writer:
         n_queued = len(self._queue)
         behind_s = time.monotonic() - self._popped_at if n_queued or self._pending else 0.0
         lag_s = max(behind_s, self._counters.writer_lag_ns / _NS)
-        return WriterState(n_queued, self._counters.n_recorded, self._n_dropped, lag_s, self._error)
+        return WriterState(n_queued, self._counters.n_recorded, self._n_dropped, lag_s, self._error or self._short)
 
     def close(self, clean: bool = True, status: str = "ended", timeout_s: float = 5.0) -> None:
         """Write what is queued and how the run ended, and let go of the file; may be called twice.
@@ -181,11 +176,15 @@ class Writer:
             if type(item) in _ENDINGS and len(self._queue) < self.options.capacity * 11 // 10:
                 return True
             if self._n_dropped == self._n_dropped_noted:
-                self._gap_from_s, self._gap_reason = time.monotonic(), self._error or "the queue was full"
+                self._gap_from_s, self._gap_reason = (
+                    time.monotonic(),
+                    self._error or self._short or "the queue was full",
+                )
             self._n_dropped += 1
             return False
 
     def _run(self) -> None:
+        self._room.hold()
         while True:
             self._wake.wait(self.options.interval_s)
             self._wake.clear()
@@ -203,7 +202,8 @@ class Writer:
         if self._max_bytes != self._limited_to:
             self._file.limit_bytes(self._max_bytes)
             self._limited_to = self._max_bytes
-        while self._retry() and (self._queue or self._must_note_drops()):
+        urgent, self._urgent = self._urgent or stopping, False
+        while self._retry() and self._has_work() and self._has_room(urgent):
             items = [self._queue.popleft() for _ in range(min(len(self._queue), self.options.batch_size))]
             self._take(items)
         if stopping and self._pending is None:
@@ -216,10 +216,15 @@ class Writer:
     def _take(self, items: list[object], closing: bool = False) -> None:
         marks = [item for item in items if isinstance(item, _Mark)]
         events = [item for item in items if not isinstance(item, _Mark)] if marks else items
-        now_ns = self._facts.started_ns + time.monotonic_ns() - self._started_mono_ns
+        now_ns = self._now_ns()
         if self._must_note_drops():
             self._note_dropped(now_ns)
-        batch = self._ledger.take(events, now_ns, closing)
+        self._noted = False
+        try:
+            batch = self._ledger.take(events, now_ns, closing)
+        except Exception:
+            self._count_lost(len(events))
+            raise
         self._last_ns = batch.last_ns
         with self._drop_lock:
             self._n_dropped += batch.n_refused
@@ -253,8 +258,7 @@ class Writer:
             return
         self._counters = after
         self._pending, self._error, self._retry_pause_s = None, "", 0.0
-        self._beat_at = time.monotonic()
-        self._busy_since_checkpoint, self._idle = True, False
+        self._upkeep.wrote()
         for mark in marks:
             mark.reached.set()
 
@@ -265,8 +269,7 @@ class Writer:
             # Trying again would fail forever: this is about a row, not about the disk.
             n_refused = self._file.write_row_by_row(batch, counters)
             _log.error("%d rows could not be recorded: %s", n_refused, error)
-            with self._drop_lock:
-                self._n_dropped += n_refused
+            self._count_lost(n_refused)
 
     def _put_off(self, error: sqlite3.Error) -> None:
         pause_s = min(self._retry_pause_s * 2 or self.options.retry_s, self.options.max_retry_s)
@@ -274,6 +277,32 @@ class Writer:
             _log.error("recording to %s waits: %s; training goes on", self.path, error)
         self._error, self._retry_pause_s = str(error), pause_s
         self._retry_at = time.monotonic() + pause_s
+        if self._room.free_bytes() < self.options.ballast_bytes and self._room.let_go():
+            _log.error(
+                "the disk of %s is full; %d bytes that were held back are free now",
+                self.path,
+                self.options.ballast_bytes,
+            )
+            self._retry_at = 0.0
+            self._wake.set()
+
+    def _has_work(self) -> bool:
+        return bool(self._queue) or self._noted or self._must_note_drops()
+
+    def _has_room(self, urgent: bool) -> bool:
+        """Say whether to write: with little room left only what somebody waits for is."""
+        short = self._room.shortage()
+        if short and not self._short:
+            _log.error("recording to %s stops: %s; training goes on", self.path, short)
+        elif self._short and not short:
+            self._room.hold()
+        self._short = short
+        return urgent or not short
+
+    def _count_lost(self, n: int) -> None:
+        """Count events that are gone and will not be told of as a gap."""
+        with self._drop_lock:
+            self._n_dropped += n
 
     def _note_dropped(self, now_ns: int) -> None:
         with self._drop_lock:
@@ -287,40 +316,36 @@ class Writer:
         return self._n_dropped > self._n_dropped_noted and time.monotonic() - self._noted_at >= 1.0
 
     def _tend(self) -> None:
-        """Beat once a second, checkpoint now and then, and empty the log when nothing happens."""
-        now = time.monotonic()
+        """See to the file, between batches."""
+        idle = not self._queue and self._pending is None
+        if idle:
+            self._counters = replace(self._counters, writer_lag_ns=0)
+        standing = Standing(
+            idle,
+            self._pending is not None,
+            self._n_dropped,
+            self._counters.writer_lag_ns,
+            self._now_ns(),
+            self._last_ns,
+            self._max_bytes,
+        )
         try:
-            if now - self._beat_at >= self.options.heartbeat_s:
-                self._beat_at = now
-                idle = not self._queue and self._pending is None
-                if idle:
-                    self._counters = replace(self._counters, writer_lag_ns=0)
-                self._file.beat(self._n_dropped, self._counters.writer_lag_ns)
-            # Room is needed most when nothing can be written.
-            if not self._queue or self._pending is not None:
-                self._prune(now)
-            if self._pending is None and now - self._checkpoint_at >= self.options.checkpoint_s:
-                self._checkpoint_at = now
-                self._file.checkpoint(truncate=not self._busy_since_checkpoint and not self._idle)
-                self._idle, self._busy_since_checkpoint = not self._busy_since_checkpoint, False
+            if self._upkeep.tend(standing):
+                self._retry_at = 0.0
+                self._wake.set()
         except sqlite3.Error as error:
             if not self._error:
                 _log.warning("heartbeat, pruning or checkpoint of %s failed: %s", self.path, error)
 
-    def _prune(self, now: float) -> None:
-        """Let go of a slice of old spans, when there are too many."""
-        if self._prune_cut_ns < 0 and now - self._prune_at >= self.options.prune_s:
-            self._prune_at = now
-            retention = replace(self.options.retention, max_bytes=self._max_bytes)
-            cut = cut_ns(retention, self._file.used_bytes(), self._last_ns, self._pruned_before_ns)
-            self._prune_cut_ns = -1 if cut is None else cut
-        if self._prune_cut_ns < 0:
-            return
-        if self._file.prune(self._prune_cut_ns, SLICE_ROWS):
-            self._retry_at = 0.0
-            self._wake.set()
-        else:
-            self._pruned_before_ns, self._prune_cut_ns = self._prune_cut_ns, -1
+    def _warn(self, text: str) -> None:
+        """Put a warning among the events; it is written with the next batch."""
+        _log.warning("%s: %s", self.path, text)
+        self._ledger.note("warning", "recorder", text, self._now_ns())
+        self._noted = True
+
+    def _now_ns(self) -> int:
+        """Return the time on the driver clock: between two readings of it its monotonic half carries it forward."""
+        return self._facts.started_ns + time.monotonic_ns() - self._started_mono_ns
 
     def _finish(self) -> None:
         status, clean = self._ending
@@ -330,3 +355,4 @@ class Writer:
             _log.error("the end of the run could not be written to %s: %s", self.path, error)
         finally:
             self._file.close()
+            self._room.let_go()

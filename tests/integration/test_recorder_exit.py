@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from app.store.reader import Reader
-from app.store.runs import run_paths
+from app.recorder import start_run
+from app.store.reader import STALE_NS, Reader
+from app.store.runs import crash_path, run_paths
 
 pytestmark = pytest.mark.integration
 
@@ -41,3 +45,41 @@ def test_a_script_that_ends_and_one_that_raises_are_both_closed_and_told_apart(t
             run = reader.run()
             found[run.name] = (run.state, reader.happenings(1, None)[0].text)
     assert found == {"ending": ("ended", "hello from ending"), "failing": ("failed", "hello from failing")}
+
+
+ABORTED = """
+import os, sys, threading
+from pathlib import Path
+from app.recorder import start_run
+from core.events import Notice
+recorder = start_run(Path(sys.argv[1]), name="x", script="x.py", started_ns=10**18, podium_version="1", ray_version="")
+recorder.observe(Notice(10**18, "info", "the last word"))
+recorder.flush()
+if os.fork() == 0:
+    os.abort()
+os.wait()
+assert not (recorder.path.with_suffix(".crash.txt")).read_text(), "a child's fault is not the driver's"
+threading.Thread(target=os.abort).start()
+threading.Event().wait(60)
+"""
+
+
+def test_a_driver_that_is_aborted_leaves_its_stacks_beside_the_file(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ABORTED, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGABRT, done.stderr
+    (path,) = run_paths(tmp_path)
+    with contextlib.closing(Reader(path, wall_ns=lambda: time.time_ns() + 2 * STALE_NS)) as reader:
+        assert (reader.run().state, reader.happenings(1, None)[0].text) == ("died", "the last word")
+        text = reader.crash_text()
+    assert "Fatal Python error: Aborted" in text
+    assert text.count("most recent call first") >= 3
+
+
+def test_a_run_that_ends_leaves_one_file_and_faulthandler_as_it_was(tmp_path: Path) -> None:
+    was_on = faulthandler.is_enabled()
+    recorder = start_run(tmp_path, name="x", script="x", started_ns=1, podium_version="1", ray_version="")
+    assert crash_path(recorder.path).exists()
+    recorder.close()
+    recorder.close()
+    assert [path.name for path in tmp_path.iterdir()] == [recorder.path.name]
+    assert faulthandler.is_enabled() == was_on
