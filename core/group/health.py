@@ -39,6 +39,10 @@ class Health:
         crew.deaths.desk = self._desk
         self._watch.add(crew, every_s)
 
+    def crew_of(self, group: str) -> Crew | None:
+        """Return the living workers of a group that is looked after, None when there are none."""
+        return self._watch.crew_of(group)
+
     def close(self) -> None:
         """Watch nobody any more; may be called twice."""
         self._watch.stop()

@@ -113,6 +113,13 @@ class Watch:
             with suppress(OSError):
                 os.write(wake[1], b"x")
 
+    def crew_of(self, group: str) -> Crew | None:
+        """Return the crew of a group of which somebody still lives."""
+        with self._lock:
+            everybody = list(self._watched.values())
+        crews = (crew for watched in everybody for crew, _ in watched.crews() if crew.group == group)
+        return next(crews, None)
+
     def is_near(self, traces: Traces) -> bool:
         """Tell whether a process is on this machine, so that its pid and its files mean the same here."""
         return bool(traces.machine) and traces.machine == self._machine

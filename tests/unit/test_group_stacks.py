@@ -1,0 +1,27 @@
+"""Where the ranks of a call are, of workers that are threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from core.errors import UnknownNameError
+from core.group.stacks import dump
+from core.testing import local_controller
+from tests.group_workers import Held, Waiting
+
+
+def test_the_stacks_of_a_call_in_flight_are_of_the_ranks_that_are_out() -> None:
+    Held.gate.clear()
+    with local_controller() as (controller, seen):
+        group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Waiting))
+        group.wait_later()
+        try:
+            stacks = dump(controller.runtime, 1)
+            assert list(stacks) == [0, 1]
+            assert all("in wait_later" in text and "Held.gate.wait" in text for text in stacks.values())
+        finally:
+            Held.gate.set()
+        seen.last_call()
+        with pytest.raises(UnknownNameError, match="no call 1 is in flight"):
+            dump(controller.runtime, 1)
