@@ -24,6 +24,7 @@ export function setText(node, text) {
 const ICONS = {
   pause: "M5 3v10M11 3v10",
   play: "M4 2.5 13 8l-9 5.5z",
+  warn: "M8 2 15 14H1zM8 6.5v3.5M8 12v.5",
 };
 
 export function icon(name) {

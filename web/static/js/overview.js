@@ -4,6 +4,7 @@ import { read } from "./api.js";
 import { $, $$, cssWord, dataBlock, el, pageUrl, setText } from "./dom.js";
 import { bytesSize, count, duration, metric, percent, rate, sinceStart } from "./format.js";
 import { drawMetrics } from "./metrics.js";
+import { startNow } from "./now.js";
 import { showPools, startPools } from "./pools.js";
 import { isLive, onLive, onTheme, showRecorder, showState } from "./shell.js";
 import { follow } from "./stream.js";
@@ -154,6 +155,7 @@ const refresh = follow(async () => {
 }, isLive, 1000);
 
 startPools($("[data-pools]"));
+startNow();
 showChart();
 onTheme(() => showChart(true));
 onLive((live) => live && refresh());
