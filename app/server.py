@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from app.api import Tokens, create_app, hub_of
 from app.api.audit import OperationAudit
 from app.api.patience import patient_protocol
+from app.metrics import Metrics
 from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
 from app.sockets import ServerStartError as ServerStartError
@@ -217,7 +218,8 @@ class RunServer:
             options=self._options,
         )
         self._reader = Reader(recorder.path)
-        plane = self._wire(recorder)
+        metrics = Metrics(recorder.state)
+        plane = self._wire(recorder, metrics)
         self._write_tokens(recorder.path)
         app = create_app(
             self._reader,
@@ -229,6 +231,7 @@ class RunServer:
             is_over=self._over.is_set,
             is_ending=self._ending.is_set,
             in_flight=lambda: calls_in_flight(current),
+            metrics=metrics.text,
         )
         self._web.start(app)
 
@@ -269,13 +272,13 @@ class RunServer:
         """Stop, and record whether the driver ended or failed."""
         self.stop(status_of(error))
 
-    def _wire(self, recorder: Recorder) -> ControlPlane | None:
-        """Let ``recorder`` see what this driver does, and return its control plane if it may be steered."""
+    def _wire(self, recorder: Recorder, *others: Observer) -> ControlPlane | None:
+        """Let the observers see what this driver does, and return its control plane if it may be steered."""
         current = runtime.current()
-        outcomes = OperationAudit(recorder.writer.put)
         current.bus.subscribe(recorder, recorder.flush)
-        current.bus.subscribe(outcomes)
-        self._observers += [recorder, outcomes]
+        self._observers = [recorder, OperationAudit(recorder.writer.put), *others]
+        for observer in self._observers[1:]:
+            current.bus.subscribe(observer)
         return control_plane(current) if self._web.settings.control else None
 
     def _write_tokens(self, db_path: Path) -> None:

@@ -26,8 +26,8 @@ class Collaborators:
     """Everything a route may need.
 
     ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
-    ``is_ending`` that it is about to be, ``in_flight`` which of its calls are, None for a run that is only a file.
-    ``reads`` puts questions to the run's file, ``commands`` asks the plane.
+    ``is_ending`` that it is about to be. ``in_flight`` tells which of its calls are and ``metrics`` what it counted;
+    both are None for a run that is only a file. ``reads`` puts questions to the file, ``commands`` asks the plane.
     """
 
     source: RunSource
@@ -43,6 +43,7 @@ class Collaborators:
     is_over: Callable[[], bool]
     is_ending: Callable[[], bool]
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None
+    metrics: Callable[[], bytes] | None = None
 
     @property
     def controllable(self) -> bool:

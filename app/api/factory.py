@@ -40,12 +40,14 @@ def create_app(
     is_over: Callable[[], bool] = bool,
     is_ending: Callable[[], bool] = bool,
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None,
+    metrics: Callable[[], bytes] | None = None,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
     for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
-    that it is about to be. ``in_flight`` tells the driver's calls that are, None where only the record knows.
+    that it is about to be. ``in_flight`` tells the driver's calls that are, ``metrics`` what it counted; None where
+    only the record is there to ask.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -66,6 +68,7 @@ def create_app(
         is_over=is_over,
         is_ending=is_ending,
         in_flight=in_flight,
+        metrics=metrics,
     )
     app = FastAPI(
         title="Podium",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from app.api.collaborators import With
-from app.api.problems import Problem, ProblemError
+from app.api.collaborators import With, no_query
+from app.api.problems import Problem, ProblemError, not_found
+from app.metrics import CONTENT_TYPE as METRICS_TYPE
 
 router = APIRouter(tags=["health"])
 _MAX_LAG_MS = 5000.0
@@ -34,6 +35,14 @@ async def readyz(has: With) -> Response:
     if lag_ms > _MAX_LAG_MS:
         raise ProblemError(_NOT_READY)
     return Response("ok", media_type="text/plain")
+
+
+@router.get("/metrics", operation_id="get_metrics", tags=["metrics"], dependencies=[Depends(no_query)])
+async def metrics(has: With) -> Response:
+    """Return what the driver did so far, for Prometheus; needs the read token unless the server was started open."""
+    if has.metrics is None:
+        raise ProblemError(not_found("a run that is only a file has no metrics; they are of a driver that runs"))
+    return Response(await has.reads.ask(has.metrics), media_type=METRICS_TYPE)
 
 
 _NOT_READY = Problem(503, "not-ready", "Not ready", "the run's record is behind", headers=(("Retry-After", "1"),))
