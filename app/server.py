@@ -37,6 +37,7 @@ from core.control.commands import ControlPlane
 from core.controller import control_plane
 from core.events import Observer
 from core.group.inflight import calls_in_flight
+from core.group.stacks import dump
 from web.source import RunSource
 
 _log = logging.getLogger("podium.server")
@@ -232,6 +233,7 @@ class RunServer:
             is_ending=self._ending.is_set,
             in_flight=lambda: calls_in_flight(current),
             metrics=metrics.text,
+            stacks=lambda call_id: dump(current, call_id),
         )
         self._web.start(app)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -26,8 +26,9 @@ class Collaborators:
     """Everything a route may need.
 
     ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
-    ``is_ending`` that it is about to be. ``in_flight`` tells which of its calls are and ``metrics`` what it counted;
-    both are None for a run that is only a file. ``reads`` puts questions to the file, ``commands`` asks the plane.
+    ``is_ending`` that it is about to be. ``in_flight`` tells which of its calls are, ``metrics`` what it counted and
+    ``stacks`` where the ranks are that a call waits for; all None for a run that is only a file. ``reads`` puts
+    questions to the file, ``commands`` asks the plane.
     """
 
     source: RunSource
@@ -44,6 +45,7 @@ class Collaborators:
     is_ending: Callable[[], bool]
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None
     metrics: Callable[[], bytes] | None = None
+    stacks: Callable[[int], Mapping[int, str]] | None = None
 
     @property
     def controllable(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,13 +41,14 @@ def create_app(
     is_ending: Callable[[], bool] = bool,
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None,
     metrics: Callable[[], bytes] | None = None,
+    stacks: Callable[[int], Mapping[int, str]] | None = None,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
     for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
-    that it is about to be. ``in_flight`` tells the driver's calls that are, ``metrics`` what it counted; None where
-    only the record is there to ask.
+    that it is about to be. ``in_flight`` tells the driver's calls that are, ``metrics`` what it counted,
+    ``stacks`` where the ranks are that a call waits for; None where only the record is there to ask.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -69,6 +70,7 @@ def create_app(
         is_ending=is_ending,
         in_flight=in_flight,
         metrics=metrics,
+        stacks=stacks,
     )
     app = FastAPI(
         title="Podium",

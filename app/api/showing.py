@@ -13,7 +13,7 @@ from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
 from app.api.tokens import Scope
-from web import operations, pages, pool_map, postmortem, workers
+from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, workers
 from web.frame import Frame
 
 router = APIRouter(include_in_schema=False)
@@ -52,6 +52,24 @@ async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Pa
         return found
 
     return await _page(has, request, who, "call", render)
+
+
+@router.get("/heatmap")
+async def latency(has: With, who: Who, request: Request) -> Response:
+    """Show how long each method's calls take, and how that moves."""
+    return await _page(has, request, who, "heatmap", lambda frame: heatmap.render_heatmap(has.source, frame))
+
+
+@router.get("/stragglers")
+async def slow_ranks(has: With, who: Who, request: Request) -> Response:
+    """Show which ranks the others wait for."""
+    return await _page(has, request, who, "stragglers", lambda frame: stragglers.render_stragglers(has.source, frame))
+
+
+@router.get("/data")
+async def rows_and_bytes(has: With, who: Who, request: Request) -> Response:
+    """Show what calls carried: rows, padding, bytes."""
+    return await _page(has, request, who, "data", lambda frame: padding.render_data(has.source, frame))
 
 
 @router.get("/pools")

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Path
 from starlette.responses import Response
 
-from app.api.answers import json_answer
+from app.api.answers import json_answer, page
 from app.api.bodies import MAX_NAME, ControlRequest, MergeRequest, MoveRequest, ResizeRequest, SplitRequest
 from app.api.collaborators import Controller, With, no_query, require_control
 from app.api.documents import CONTROL_PROBLEMS, OperationDocument, PlanDocument
-from app.api.problems import ProblemError
+from app.api.problems import ProblemError, not_found
 from app.api.submitting import Asked, plane_of, submit, unfit
 from app.api.views import operation_view
 from core.control.commands import Merge, Move, Part, Pause, Resize, Resume, Split
@@ -91,3 +91,27 @@ async def cancel_operation(
         raise ProblemError(unfit("body: cancel takes none", "body"))
     plane = plane_of(has)
     return await has.commands.ask(lambda: json_answer(operation_view(plane.cancel(operation_id), has.source.run())))
+
+
+@router.post(
+    "/calls/{call_id}/stacks",
+    operation_id="dump_stacks",
+    tags=["calls"],
+    dependencies=[Depends(no_query)],
+    responses={200: {"description": "The stacks as text, an item per rank that has not answered"}},
+)
+async def dump_stacks(
+    has: With, _who: Controller, call_id: Annotated[int, Path(ge=1, le=2**53)], body: dict[str, str] | None = None
+) -> Response:
+    """Ask the ranks that a call waits for where they are; it takes seconds, and a signal may be sent to each."""
+    if body:
+        raise ProblemError(unfit("body: stacks takes none", "body"))
+    plane_of(has)
+    if has.stacks is None:
+        raise ProblemError(not_found("this server cannot reach the run's workers"))
+    dump = has.stacks
+
+    def ask() -> Response:
+        return json_answer(page([{"rank": rank, "text": text} for rank, text in sorted(dump(call_id).items())], None))
+
+    return await has.commands.ask(ask)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from core.errors import UnknownNameError
 from core.group import inflight
-from tests.app_doubles import House, MemorySource, check_problem, get, post
+from tests.app_doubles import House, MemorySource, answer, check_problem, get, post
 from tests.app_plane import STARTED_NS
 from web.changes import AuditEntry
 from web.deaths import CallInFlight, RankOut
@@ -82,3 +83,21 @@ def test_audit_entries_are_paged_by_key(limit: int) -> None:
         cursor = f"&cursor={page['next_cursor']}"
     assert seen == [6, 5, 4, 3, 2, 1]
     check_problem(get("/api/v1/audit-entries?actor=x", house), 422, "invalid-request")
+
+
+def test_the_stacks_of_the_ranks_that_a_call_waits_for_are_asked_for() -> None:
+    def dump(call_id: int) -> dict[int, str]:
+        if call_id != 7:
+            raise UnknownNameError(f"no call {call_id} is in flight", name=str(call_id))
+        return {3: "in all_reduce", 0: "in load"}
+
+    house = House()
+    check_problem(post(house, "/api/v1/calls/7/stacks"), 404, "not-found")
+    house.app.state.collaborators = replace(house.app.state.collaborators, stacks=dump)
+    found = post(house, "/api/v1/calls/7/stacks").json()
+    assert found["items"] == [{"rank": 0, "text": "in load"}, {"rank": 3, "text": "in all_reduce"}]
+    check_problem(post(house, "/api/v1/calls/8/stacks"), 404, "unknown-name")
+    check_problem(post(house, "/api/v1/calls/7/stacks", {"pid": "1"}), 422, "invalid-request")
+    refused = answer(house, "POST", "/api/v1/calls/7/stacks", token=house.tokens.read, json={})
+    check_problem(refused, 403, "scope")
+    assert house.audit.entries[2].target == "/api/v1/calls/7/stacks"
