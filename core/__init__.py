@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from core.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from core.cluster.deadline import deadline
     from core.controller import Controller, Step, get, init, parallel_put, steps
     from core.data import (
         BatchData,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         create_colocated_worker_cls,
         create_colocated_worker_cls_fused,
         create_colocated_worker_raw_cls,
+        set_health,
     )
     from core.pool import (
         RayResourcePool,
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from core.worker import FusedWorker, ReplicatedState, Worker
 
 _HOMES = {
+    "core.cluster.deadline": ("deadline",),
     "core.controller": (
         "Controller",
         "Step",
@@ -146,6 +149,7 @@ _HOMES = {
         "create_colocated_worker_cls",
         "create_colocated_worker_cls_fused",
         "create_colocated_worker_raw_cls",
+        "set_health",
     ),
     "core.pool": (
         "RayResourcePool",
@@ -216,6 +220,7 @@ __all__ = [
     "create_colocated_worker_cls",
     "create_colocated_worker_cls_fused",
     "create_colocated_worker_raw_cls",
+    "deadline",
     "deserialize_single_tensor",
     "deserialize_tensordict",
     "dispatch_all_to_all",
@@ -242,6 +247,7 @@ __all__ = [
     "register_dispatch_mode",
     "serialize_single_tensor",
     "serialize_tensordict",
+    "set_health",
     "sort_placement_group_by_node_ip",
     "split_resource_pool",
     "steps",

@@ -13,6 +13,7 @@ from typing import Any, SupportsFloat
 
 from core import runtime as runtimes
 from core.cluster import Ref
+from core.cluster.deadline import fetch_in_time
 from core.cluster.local import LocalCluster
 from core.control import RuntimeControl
 from core.errors import UsageError
@@ -158,8 +159,9 @@ def get(refs: Ref | Sequence[Ref]) -> Any:
 
     Raises:
         WorkerError: A rank failed.
+        CallTimeoutError: In a ``deadline`` block: they were not there in time.
     """
     cluster = runtimes.current().cluster
     if isinstance(refs, (list, tuple)):
-        return cluster.fetch(list(refs))
-    return cluster.fetch([refs])[0]
+        return fetch_in_time(cluster, list(refs))
+    return fetch_in_time(cluster, [refs])[0]

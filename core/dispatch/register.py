@@ -32,6 +32,8 @@ class Registration:
     blocking: bool
     materialize_futures: bool
     uneven: Uneven | None
+    zero_copy: bool = False
+    timeout_s: float | None = None
 
     @property
     def dispatch_name(self) -> str:
@@ -50,6 +52,8 @@ def register(
     blocking: bool = True,
     materialize_futures: bool = True,
     uneven: str | Uneven | None = None,
+    zero_copy: bool = False,
+    timeout_s: float | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a worker method callable through its worker group.
 
@@ -60,15 +64,29 @@ def register(
         materialize_futures: Whether ``DataProtoFuture`` arguments are resolved in the worker before the method runs.
         uneven: What to do with rows that do not divide: "error", "pad" or "split"; None leaves it to the group and
             the batch.
+        zero_copy: Whether the method only reads its arrays: they arrive as read-only views of the cluster's memory.
+            Tensors can be written to in any case.
+        timeout_s: How long a call, or the ``get`` of its future, waits for the ranks before it raises
+            ``CallTimeoutError``; 0 for as long as it takes, None leaves it to the group. A ``core.deadline`` block
+            around the call counts before it.
 
     Raises:
-        RegistrationError: The mode is unknown, incomplete, or makes no sense with ``execute_mode``.
+        RegistrationError: The mode is unknown, incomplete, or makes no sense with ``execute_mode``; ``timeout_s`` is
+            negative.
     """
+    if timeout_s is not None and timeout_s < 0:
+        raise RegistrationError(f"timeout_s must not be negative, got {timeout_s}; 0 is for no deadline")
     _check_dispatch_mode(dispatch_mode)
     _check_execute_mode(execute_mode)
     _check_pair(dispatch_mode, execute_mode)
     registration = Registration(
-        dispatch_mode, execute_mode, blocking, materialize_futures, None if uneven is None else as_uneven(uneven)
+        dispatch_mode,
+        execute_mode,
+        blocking,
+        materialize_futures,
+        None if uneven is None else as_uneven(uneven),
+        zero_copy,
+        timeout_s,
     )
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -88,6 +106,8 @@ def register(
                 "blocking": registration.blocking,
                 "materialize_futures": registration.materialize_futures,
                 "uneven": registration.uneven,
+                "zero_copy": registration.zero_copy,
+                "timeout_s": registration.timeout_s,
             },
         )
         return marked
@@ -123,6 +143,8 @@ def registration_of(method: object) -> Registration | None:
         attrs["blocking"],
         attrs.get("materialize_futures", True),
         attrs.get("uneven"),
+        attrs.get("zero_copy", False),
+        attrs.get("timeout_s"),
     )
 
 

@@ -7,7 +7,7 @@ from core.group.colocate import (
     create_colocated_worker_cls_fused,
     create_colocated_worker_raw_cls,
 )
-from core.group.health import check_workers_alive
+from core.group.health import check_workers_alive, set_health
 from core.group.worker_group import RayWorkerGroup
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "create_colocated_worker_cls",
     "create_colocated_worker_cls_fused",
     "create_colocated_worker_raw_cls",
+    "set_health",
 ]

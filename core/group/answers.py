@@ -8,8 +8,11 @@ from typing import Any
 
 from core.cluster import Outcome, Ref
 from core.data.shares import Receipt
-from core.errors import PodiumError, WorkerMethodError
+from core.errors import PodiumError, WorkerDiedError, WorkerMethodError
+from core.events import Notice
 from core.group.crew import Crew
+from core.group.deadline import ready_in_time
+from core.group.inflight import states_of, words_for
 from core.group.track import CallTracker
 
 
@@ -36,12 +39,12 @@ def follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: Call
 
 
 def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> tuple[list[Any], list[Receipt]]:
-    """Take each rank's answer when it is there; the first failure ends the wait."""
+    """Take each rank's answer when it is there; the first failure, or the call's deadline, ends the wait."""
     began = time.monotonic_ns()
     answers: dict[int, Any] = {}
     taken: set[int] = set()
     try:
-        for ready in crew.cluster.as_ready(refs):
+        for ready in ready_in_time(crew, refs, tracker):
             ready_ns = crew.runtime.clock.now_ns()
             for place, outcome in zip(ready, _outcomes(crew, [refs[place] for place in ready]), strict=True):
                 taken.add(place)
@@ -49,6 +52,7 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
                 if outcome.error is not None:
                     told = undelivered(outcome.error, crew.group, tracker.facts.method, rank)
                     tracker.answered(rank, Outcome(error=told), ready_ns)
+                    _tell_of_others(crew, rank, told, tracker)
                     raise told from told.__cause__
                 answers[place], packed = outcome.value
                 tracker.answered(rank, Outcome(packed), ready_ns)
@@ -58,6 +62,17 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
     finally:
         tracker.phases.wait_ns = time.monotonic_ns() - began
     return [answers[place] for place in range(len(refs))], tracker.receipts
+
+
+def _tell_of_others(crew: Crew, rank: int, error: BaseException, tracker: CallTracker) -> None:
+    """Say what the ranks that are still out were doing when one failed; of a death its own report says so."""
+    if not tracker.out or isinstance(error, WorkerDiedError):
+        return
+    facts = tracker.facts
+    states = states_of(crew.runtime, facts.group, crew.world_size, crew.dead)
+    others = words_for([state for state in states if state.rank != rank and state.rank in facts.ranks])
+    text = f"call {facts.call_id} {facts.group}.{facts.method} failed on rank {rank}; at that moment: {others}"
+    crew.runtime.bus.emit(Notice(crew.runtime.clock.now_ns(), "warning", text))
 
 
 def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -> BaseException:

@@ -19,6 +19,7 @@ from core.group.answers import undelivered, wait_for_answers
 from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
+from core.group.deadline import fetch_answers, limit_s
 from core.group.track import CallFacts, CallTracker
 from core.runtime import Runtime
 
@@ -125,7 +126,15 @@ def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTr
         )
     )
     facts = CallFacts(
-        call_id, crew.group, method.name, ranks, registration.blocking, crew.pool, crew.runtime.step, called_ns
+        call_id,
+        crew.group,
+        method.name,
+        ranks,
+        registration.blocking,
+        crew.pool,
+        crew.runtime.step,
+        called_ns,
+        limit_s(crew, registration),
     )
     tracker = CallTracker(crew.runtime, facts, crew.clocks, crew.drained, crew.deaths.hear)
     crew.unfinished[call_id] = tracker
@@ -234,7 +243,7 @@ class _Resolve:
     def _fetched(self) -> tuple[list[Any], list[Receipt]]:
         began = time.monotonic_ns()
         try:
-            parts = self.crew.cluster.fetch([one.result for one in self.submitted])
+            parts = fetch_answers(self.crew, [one.result for one in self.submitted], self.tracker)
             packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
             return parts, [Receipt.unpack(one) for one in packed]
         except Exception as error:

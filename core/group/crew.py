@@ -34,6 +34,7 @@ class Crew:
     behind: Callable[[], Sequence[str]]
     unfinished: dict[int, CallTracker]
     dead: set[int] = field(default_factory=set)
+    call_timeout_s: float | None = None
     role: str = ""
     identities: tuple[WorkerIdentity, ...] = ()
     deaths: Deaths = field(default_factory=Deaths)
@@ -76,7 +77,7 @@ class Behind:
             trackers = [tracker for tracker in list(self._unfinished.values()) if tracker.has_failed]
         return [
             f"{'rank' if len(tracker.out) == 1 else 'ranks'} {', '.join(map(str, tracker.out))}, still in call "
-            f"{tracker.facts.call_id} {tracker.facts.method} which failed"
+            f"{tracker.facts.call_id} {tracker.facts.method} which {tracker.fate}"
             for tracker in trackers
             if tracker.out
         ]

@@ -10,6 +10,7 @@ from enum import Enum
 
 from core.errors import UsageError
 
+MAX_RESTARTS = 3
 _ABORT_S = 2.0
 
 
@@ -30,7 +31,7 @@ class DeathPolicy:
     """What a group does on a death, and how often it may be restarted in its life."""
 
     on_death: OnDeath
-    max_restarts: int = 3
+    max_restarts: int = MAX_RESTARTS
 
     @classmethod
     def checked(cls, on_death: str | OnDeath, max_restarts: int) -> DeathPolicy:
@@ -47,6 +48,19 @@ class DeathPolicy:
         if max_restarts < 0:
             raise UsageError(f"max_restarts must not be negative, got {max_restarts}")
         return cls(kind, max_restarts)
+
+
+def checked_policy(on_death: str | OnDeath | None, max_restarts: int | None) -> DeathPolicy | None:
+    """Read what a group's constructor was given; None when it was given nothing.
+
+    Raises:
+        UsageError: It makes no sense.
+    """
+    if on_death is None:
+        if max_restarts is not None:
+            raise UsageError(f"max_restarts={max_restarts} needs on_death='restart'")
+        return None
+    return DeathPolicy.checked(on_death, MAX_RESTARTS if max_restarts is None else max_restarts)
 
 
 def end_driver() -> None:

@@ -38,6 +38,7 @@ class CallFacts:
     pool: str = ""
     step: int = 0
     at_ns: int = 0
+    timeout_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class CallTracker:
         self._lock = threading.Lock()
         self._submitted: dict[int, _RankFacts] = {}
         self._out: set[int] = set()
-        self._sealed = False
+        self._sealed = self._given_up = False
         self._finished = False
         self._drained = False
         self._receipts: dict[int, Receipt] = {}
@@ -101,8 +102,17 @@ class CallTracker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the call is known to have failed."""
-        return self._status_at_end not in {"", "ok"} or self._error is not None
+        """Whether the call is known to have failed, or the driver has given up waiting for it."""
+        return self._status_at_end not in {"", "ok"} or self._error is not None or self._given_up
+
+    def give_up(self) -> None:
+        """Say that the driver waits for the call no longer; its ranks go on."""
+        self._given_up = True
+
+    @property
+    def fate(self) -> str:
+        """Return how the driver saw it end, in words."""
+        return "was not answered in time" if self._given_up else "failed"
 
     def sealed(self) -> None:
         """Say that no more ranks will be asked."""

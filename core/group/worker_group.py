@@ -23,7 +23,7 @@ from core.group.class_args import RayClassWithInitArgs
 from core.group.crew import Behind, Crew, Drained
 from core.group.detached import find_workers
 from core.group.health import health_of
-from core.group.policy import DeathPolicy, OnDeath
+from core.group.policy import DeathPolicy, OnDeath, checked_policy
 from core.group.start import Started, StartSettings, start_workers
 from core.group.track import CallTracker
 from core.group.watch import LOOK_S
@@ -61,6 +61,9 @@ class RayWorkerGroup:
         worker_nsight_options: Mapping[str, Any] | None = None,
         ray_wait_register_center_timeout: float = 300.0,
         uneven: str | Uneven | None = None,
+        call_timeout_s: float | None = None,
+        on_death: str | OnDeath | None = None,
+        max_restarts: int | None = None,
     ) -> None:
         """Start the workers and wait until all are up.
 
@@ -82,6 +85,10 @@ class RayWorkerGroup:
             worker_nsight_options: See ``profile_steps``; passed on to the cluster as they are.
             ray_wait_register_center_timeout: Seconds to wait for the workers.
             uneven: What to do with rows that do not divide, for methods that do not say: "error", "pad" or "split".
+            call_timeout_s: How long a call waits for its ranks, for methods that do not say; 0 for as long as it takes.
+            on_death: What follows a worker's death: "abort", "raise" or "restart"; as ``set_health`` has it if not
+                given.
+            max_restarts: How often the group may be restarted.
 
         Raises:
             UsageError: An argument makes no sense; nothing was started.
@@ -109,6 +116,8 @@ class RayWorkerGroup:
             nsight=(profile_steps, worker_nsight_options),
             timeout_s=ray_wait_register_center_timeout,
         )
+        self._death_policy: DeathPolicy | None = checked_policy(on_death, max_restarts)
+        self._call_timeout_s = _checked_timeout(call_timeout_s)
         self._class_args = ray_cls_with_init
         self._settings = settings
         self._detached = settings.detached
@@ -219,6 +228,7 @@ class RayWorkerGroup:
             drained=Drained(self._unfinished, self._lock, pool.gate),
             behind=Behind(self._unfinished, self._lock),
             unfinished=self._unfinished,
+            call_timeout_s=self._call_timeout_s,
             role=self._role or self._class_args.user_class.__name__,
             identities=started.identities,
         )
@@ -269,6 +279,7 @@ class RayWorkerGroup:
         view = object.__new__(type(self))
         view._class_args = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
         view._settings = self._settings
+        view._death_policy, view._call_timeout_s = self._death_policy, self._call_timeout_s
         view._detached = self._detached
         view._settle(self._pool, role, self.name_prefix, self._uneven, role=role)
         view._come_up(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
@@ -288,7 +299,6 @@ class RayWorkerGroup:
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
         self._lock: threading.Lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
-        self._death_policy: DeathPolicy | None = None
         self._look_every_s = LOOK_S
         self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._n_rebuilds = 0
@@ -414,6 +424,12 @@ class RayWorkerGroup:
             """Tell type checkers that a group has its class's registered methods."""
 
 
+def _checked_timeout(call_timeout_s: float | None) -> float | None:
+    if call_timeout_s is not None and call_timeout_s < 0:
+        raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
+    return call_timeout_s
+
+
 _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {
     "name",
     "name_prefix",
@@ -436,6 +452,7 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_pool",
     "_runtime",
     "_unfinished",
+    "_call_timeout_s",
     "_death_policy",
     "_look_every_s",
     "_uneven",

@@ -1,0 +1,85 @@
+"""How long the driver waits for the ranks of a call.
+
+What is said nearest counts: a ``deadline`` block around the call, then the method's own ``register(timeout_s=)``, the
+group's ``call_timeout_s``, and ``set_health(call_timeout_s=)`` for the driver; 0 stands for as long as it takes. A
+deadline bounds the driver's wait and nothing else: the ranks go on, and nothing is retried.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from core.cluster import Ref
+from core.cluster.deadline import said_in_block
+from core.dispatch import Registration
+from core.errors import CallTimeoutError
+from core.group.crew import Crew
+from core.group.evidence import process_state
+from core.group.inflight import RankOut, calls_in_flight, ranks_in_words
+from core.group.track import CallTracker
+from core.worker.traces import machine
+
+
+def limit_s(crew: Crew, registration: Registration) -> float | None:
+    """Return how long a call may wait for its ranks, None for as long as it takes."""
+    for said in (said_in_block(), registration.timeout_s, crew.call_timeout_s):
+        if said is not None:
+            return said or None
+    return crew.runtime.health_settings.call_timeout_s
+
+
+def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> list[Any]:
+    """Return the results of a non-blocking call, within the deadline of the block around the ``get``, or its own.
+
+    Raises:
+        CallTimeoutError: They were not there in time.
+    """
+    said = said_in_block()
+    timeout_s = tracker.facts.timeout_s if said is None else said or None
+    try:
+        return crew.cluster.fetch(refs, timeout_s)
+    except TimeoutError as error:
+        if timeout_s is None or isinstance(error, CallTimeoutError):
+            raise
+        raise too_late(crew, tracker, timeout_s) from None
+
+
+def ready_in_time(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> Iterator[list[int]]:
+    """Yield the places of answers as they come, as ``Cluster.as_ready`` does, within the call's deadline.
+
+    Raises:
+        CallTimeoutError: Not all had come.
+    """
+    timeout_s = tracker.facts.timeout_s
+    try:
+        yield from crew.cluster.as_ready(refs, timeout_s)
+    except TimeoutError:
+        raise too_late(crew, tracker, timeout_s or 0.0) from None
+
+
+def too_late(crew: Crew, tracker: CallTracker, timeout_s: float) -> CallTimeoutError:
+    """Give up on a call whose ranks did not all answer; return the error: which did not, since when each was asked."""
+    facts = tracker.facts
+    tracker.give_up()
+    call = next((call for call in calls_in_flight(crew.runtime) if call.call_id == facts.call_id), None)
+    out = call.out if call is not None else ()
+    answered = f"{ranks_in_words(call.answered)} answered; " if call is not None and call.answered else ""
+    missing = ", ".join(_said(crew, one, facts.method) for one in out) or "a result that could not be brought here"
+    return CallTimeoutError(
+        f"{facts.group}.{facts.method} (call {facts.call_id}) was not answered within {timeout_s:g} s by {missing}; "
+        f"{answered}those that are out go on, and the next call of the group waits behind them",
+        group=facts.group,
+        method=facts.method,
+        missing_ranks=tuple(one.rank for one in out),
+        timeout_s=timeout_s,
+    )
+
+
+def _said(crew: Crew, one: RankOut, method: str) -> str:
+    identity = crew.identities[one.rank] if one.rank < len(crew.identities) else None
+    near = identity is not None and identity.pid != os.getpid() and identity.traces.machine == machine() != ""
+    stopped = ", its process is stopped" if near and identity is not None and process_state(identity.pid) == "T" else ""
+    what = f"waiting behind call {one.behind}" if one.behind else f"in {method}"
+    return f"rank {one.rank} ({what} for {one.seconds:.1f} s{stopped})"
