@@ -10,7 +10,7 @@ from core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from core.cluster.deadline import deadline
-    from core.controller import Controller, Step, get, init, parallel_put, steps
+    from core.controller import Controller, Step, checkpoint, get, init, parallel_put, steps
     from core.data import (
         BatchData,
         DataProto,
@@ -87,6 +87,7 @@ _HOMES = {
     "core.controller": (
         "Controller",
         "Step",
+        "checkpoint",
         "get",
         "init",
         "parallel_put",
@@ -210,6 +211,7 @@ __all__ = [
     "all_gather_data_proto",
     "broadcast",
     "check_workers_alive",
+    "checkpoint",
     "collate_fn",
     "collect_all_to_all",
     "collect_dp_compute",

@@ -9,16 +9,46 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, cast
 
 from core import runtime as runtimes
 from core.cluster import Ref
 from core.cluster.deadline import fetch_in_time
 from core.cluster.local import LocalCluster
-from core.control import RuntimeControl
+from core.control import (
+    Merge,
+    Move,
+    Operation,
+    Part,
+    Pause,
+    Resize,
+    Resume,
+    Split,
+)
 from core.errors import UsageError
 from core.events import StepFinished, StepStarted
+from core.pool import RayResourcePool
 from core.runtime import Runtime
+
+if TYPE_CHECKING:
+    from core.control import RuntimeControl
+
+_DRIVER = "driver"
+
+
+class Named(Protocol):
+    """A worker group, or anything else with a name."""
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+        ...
+
+
+Pool: TypeAlias = RayResourcePool | str
+"""A pool or its name."""
+Group: TypeAlias = Named | str
+"""A group or its name."""
 
 
 class Step:
@@ -77,6 +107,7 @@ class Controller:
         runtime = self.runtime
         for index in range(1, total + 1):
             step = Step(index, total)
+            self.checkpoint()
             runtime.step = index
             runtime.bus.emit(StepStarted(runtime.clock.now_ns(), index, total))
             try:
@@ -84,6 +115,71 @@ class Controller:
             finally:
                 runtime.bus.emit(StepFinished(runtime.clock.now_ns(), index, tuple(step.metrics.items())))
                 runtime.step = 0
+
+    def checkpoint(self) -> None:
+        """Say that now is a good moment: a live change that waits is made here. Steps and calls are such moments too.
+
+        Raises:
+            KeyboardInterrupt: The driver was interrupted while it waited for calls in flight.
+        """
+        if self.runtime.due is not None:
+            self.runtime.due()
+
+    def pool(self, name: str) -> RayResourcePool:
+        """Return a pool that lives, such as one that a split made.
+
+        Raises:
+            UnknownNameError: None has that name.
+        """
+        return self.plane.find(name)
+
+    def pause(self, pool: Pool, deadline_s: float = 60.0) -> Operation:
+        """Let no new call on the pool's groups start; the next one waits until somebody resumes it."""
+        return self.plane.submit(Pause(_name(pool), _DRIVER, deadline_s=deadline_s))
+
+    def resume(self, pool: Pool) -> Operation:
+        """Let the pool's groups go on."""
+        return self.plane.submit(Resume(_name(pool), _DRIVER))
+
+    def resize(self, pool: Pool, process_on_nodes: Sequence[int], deadline_s: float = 120.0) -> RayResourcePool:
+        """Give a pool other slots, now; errors as in ``RayResourcePool.resize``."""
+        name = _name(pool)
+        self.plane.execute(Resize(name, _DRIVER, tuple(process_on_nodes), deadline_s=deadline_s))
+        return self.pool(name)
+
+    def split(
+        self, pool: Pool, parts: Mapping[str, tuple[int, Sequence[Group]]], deadline_s: float = 120.0
+    ) -> dict[str, RayResourcePool]:
+        """Make several pools of one, now: ``{"train": (2, [actor]), "rollout": (2, [rollout])}``; return them by name.
+
+        Each has so many slots, in rank order, and the groups named, which get new workers there with their state.
+
+        Raises:
+            UsageError: The sizes do not add up, a group has no home, or a name is taken.
+            PodiumError: As in ``RayResourcePool.resize``.
+        """
+        wanted = tuple(Part(name, size, tuple(map(_name, groups))) for name, (size, groups) in parts.items())
+        self.plane.execute(Split(_name(pool), _DRIVER, wanted, deadline_s=deadline_s))
+        return {part.name: self.pool(part.name) for part in wanted}
+
+    def merge(self, pools: Sequence[Pool], name: str, deadline_s: float = 120.0) -> RayResourcePool:
+        """Make one pool of several, now, with all groups on all slots; return it.
+
+        Raises:
+            UsageError: There are not two pools, they differ, or more groups than ``max_colocate_count`` would meet.
+            PodiumError: As in ``RayResourcePool.resize``.
+        """
+        self.plane.execute(Merge(tuple(map(_name, pools)), name, _DRIVER, deadline_s=deadline_s))
+        return self.pool(name)
+
+    def move(self, group: Group, pool: Pool, deadline_s: float = 120.0) -> None:
+        """Give a group, and what shares its processes, new workers on another pool's slots, with its state.
+
+        Raises:
+            UsageError: It is there already, or there is no room.
+            PodiumError: As in ``RayResourcePool.resize``.
+        """
+        self.plane.execute(Move(_name(group), _name(pool), _DRIVER, deadline_s=deadline_s))
 
     def __enter__(self) -> Controller:
         self._before = runtimes.install(self.runtime)
@@ -107,9 +203,18 @@ class Controller:
 
 def control_plane(runtime: Runtime) -> RuntimeControl:
     """Return the one control plane of a runtime."""
-    if not isinstance(runtime.plane, RuntimeControl):
-        runtime.plane = RuntimeControl(runtime)
-    return runtime.plane
+    return cast("RuntimeControl", runtime.steering())
+
+
+def checkpoint() -> None:
+    """Let a live change that waits for the driver be made here; see ``Controller.checkpoint``."""
+    runtime = runtimes.current()
+    if runtime.due is not None:
+        runtime.due()
+
+
+def _name(named: Named | str) -> str:
+    return named if isinstance(named, str) else named.name
 
 
 def steps(total: int) -> Iterator[Step]:

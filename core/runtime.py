@@ -6,8 +6,9 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 from core.cluster import Cluster
@@ -71,6 +72,18 @@ class LiveCall(Protocol):
         ...
 
 
+class Steering(Protocol):
+    """The control plane, as far as lower rooms look at it."""
+
+    def resize(self, pool: str, process_on_nodes: Sequence[int], deadline_s: float) -> object:
+        """Give a pool other slots, on the driver's thread, at once."""
+        ...
+
+    def close(self) -> None:
+        """Take back what waits for the driver; may be called twice."""
+        ...
+
+
 class Runtime:
     """The surroundings of pools and groups. Ray is not touched before something needs the cluster."""
 
@@ -91,7 +104,7 @@ class Runtime:
         self.bus = EventBus()
         self.clock = DriverClock()
         self.step = 0
-        self.plane: object = None
+        self.plane: Steering | None = None
         self.health: Closeable | None = None
         self.health_settings = HealthSettings()
         self.due: Callable[[], object] | None = None
@@ -117,6 +130,14 @@ class Runtime:
     def connected(self) -> bool:
         """Whether the cluster has been needed yet."""
         return self._cluster is not None
+
+    def steering(self) -> Steering:
+        """Return the control plane, which is made when the first command is given."""
+        with self._lock:
+            if self.plane is None:
+                # The one call that goes up: a pool's own verbs are commands like those from outside.
+                self.plane = import_module("core.control").RuntimeControl(self)
+            return self.plane
 
     def next_call_id(self) -> int:
         """Return the number of the next call, from 1."""
@@ -171,6 +192,8 @@ class Runtime:
 
     def close(self) -> None:
         """Close every pool, but for what is detached, and let go of the cluster; may be called twice."""
+        if self.plane is not None:
+            self.plane.close()
         for pool in self.pools().values():
             pool.let_go()
         if self.health is not None:

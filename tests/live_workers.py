@@ -121,8 +121,10 @@ class Learning(ReplicatedState, Plain):
     def __init__(self, seed: int = 0) -> None:
         """Build the module; a new worker has other weights than a trained one."""
         super().__init__()
-        torch.manual_seed(seed)
         self.model = nn.Linear(8, 4)
+        # A generator of its own: workers on the local cluster share the process's.
+        drawn = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
+        self.model.load_state_dict({"weight": drawn, "bias": torch.zeros(4)})
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.n_steps = 0
 

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-import uuid
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from core.control.commands import Command, Operation, OperationState, Pause, Plan, PoolChange, PoolSnapshot
-from core.errors import GenerationConflictError, StateError, UnknownNameError
-from core.events import OperationChanged
-from core.pool import PoolState, RayResourcePool
+from core.control.checks import find_pool
+from core.control.commands import Command, Merge, Operation, OperationState, Pause, Plan, PoolSnapshot, Resize, Resume
+from core.control.estimate import Experience
+from core.control.operations import OperationBook
+from core.control.pausing import Pausing
+from core.control.plans import Change, plan_change
+from core.control.slots import RuntimeRoom
+from core.control.undertaking import Undertaking
+from core.control.world import look
+from core.errors import CallTimeoutError, GenerationConflictError, StateError, UnknownNameError
+from core.pool import RayResourcePool
 from core.runtime import Runtime
 
-_KEPT_OPERATIONS = 1000
+T = TypeVar("T")
+_CLUSTER_ANSWERS_S = 20.0
+
+
+@dataclass(eq=False)
+class _UnderWay:
+    """The change that is under way. ``over`` is set when its operation is done."""
+
+    operation_id: str
+    undertaking: Undertaking
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class RuntimeControl:
     """Commands on the pools of one runtime.
 
-    Pausing and resuming only move a pool's gate, which is safe from any thread; no Ray handle is touched here. A pause
-    is done when the calls in flight have left the gate.
+    Pausing and resuming only move a pool's gate, which is safe from any thread. A change is planned from values,
+    brought up on a thread of the plane's own, and carried out by a driver's thread at its next safe point; one at a
+    time. Threads that submit commands touch no handle.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         """Control the pools that ``runtime`` knows."""
         self._runtime = runtime
         self._lock = threading.RLock()
-        self._operations: dict[str, Operation] = {}
-        self._numbers = itertools.count(1)
+        self._book = OperationBook(runtime)
+        self._pausing = Pausing(self._book)
+        self._experience = Experience()
+        self._under_way: _UnderWay | None = None
 
     def pools(self) -> tuple[PoolSnapshot, ...]:
         """Return the pools that are not closed, by name."""
@@ -36,148 +57,275 @@ class RuntimeControl:
 
     def pool(self, name: str) -> PoolSnapshot:
         """Return one pool; errors as in ``ControlPlane``."""
-        return _snapshot(self._find(name))
+        return _snapshot(self.find(name))
 
-    def submit(self, command: Command) -> Operation:
-        """Take a command; errors as in ``ControlPlane``."""
-        pool = self._find(command.pool)
-        with self._lock:
-            if command.expected_generation not in (None, pool.generation):
-                raise GenerationConflictError(
-                    f"pool {pool.name} is at generation {pool.generation}, not {command.expected_generation}: it was "
-                    f"changed since; look again",
-                    state=pool.state.value,
-                    expected=command.expected_generation or 0,
-                    actual=pool.generation,
-                )
-            before = pool.state.value
-            if isinstance(command, Pause):
-                done = pool.gate.pause() is PoolState.PAUSED
-            else:
-                pool.gate.resume()
-                self._overtake(pool)
-                done = True
-            state = OperationState.SUCCEEDED if done else OperationState.WAITING_FOR_SAFE_POINT
-            operation = self._made(command, before, pool.state.value if done else "", state)
-        if not done:
-            self._await_drain(pool, operation, command.deadline_s)
-        return operation
+    def find(self, name: str) -> RayResourcePool:
+        """Return a pool that lives; errors as in ``pool``."""
+        pool = self._runtime.pools().get(name)
+        if not isinstance(pool, RayResourcePool):
+            find_pool(look(self._runtime), name)
+            raise UnknownNameError(f"there is no pool {name!r}", name=name)
+        return pool
 
     def operation(self, operation_id: str) -> Operation:
         """Return an operation; errors as in ``ControlPlane``."""
-        with self._lock:
-            found = self._operations.get(operation_id)
-        if found is None:
-            raise UnknownNameError(f"there is no operation {operation_id!r}", name=operation_id)
-        return found
+        return self._book.find(operation_id)
 
     def operations(self) -> tuple[Operation, ...]:
         """Return the operations of this run, the youngest last."""
-        with self._lock:
-            return tuple(self._operations.values())
+        return self._book.all()
 
     def plan(self, command: Command) -> Plan:
         """Return what a command would do; errors as in ``ControlPlane``."""
-        pool = self._find(command.pool)
-        sizes = tuple(pool.store)
-        change = PoolChange(pool.name, sizes, sizes, pool.generation)
-        return Plan(type(command).__name__.lower(), (change,), (), prepared=False)
+        self._check_generations(command)
+        if isinstance(command, (Pause, Resume)):
+            return self._pausing.plan(self.find(command.pool), command)
+        return _off_thread(lambda: self._planned(command)).plan
+
+    def submit(self, command: Command) -> Operation:
+        """Take a command; errors as in ``ControlPlane``."""
+        if isinstance(command, (Pause, Resume)):
+            with self._lock:
+                self._check_generations(command)
+                self._refuse_running(command.pool)
+                return self._pausing.submit(self.find(command.pool), command)
+        self._refuse_second()
+        self._check_generations(command)
+        change = _off_thread(lambda: self._planned(command))
+        under_way = self._opened(change)
+        operation = self._book.find(under_way.operation_id)
+        threading.Thread(target=self._bring_up, args=(under_way,), name=f"podium-{operation.id}", daemon=True).start()
+        return operation
+
+    def execute(self, command: Command) -> Operation:
+        """Carry out a command of the driver's own, on its thread, at once; return its operation, which is done.
+
+        Raises:
+            PodiumError: It was refused, as ``submit`` does, or it failed: everything is as it was then.
+        """
+        if isinstance(command, (Pause, Resume)):
+            return self.submit(command)
+        self.at_safe_point()
+        self._refuse_second()
+        self._check_generations(command)
+        under_way = self._opened(self._planned(command))
+        operation_id = under_way.operation_id
+        try:
+            self._say(operation_id, OperationState.PREPARING, "")
+            under_way.undertaking.prepare(
+                under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
+            )
+            with self._lock:
+                self._book.move(operation_id, OperationState.RUNNING)
+        except BaseException as error:
+            self._failed(under_way, error)
+            raise
+        self._carry_out(under_way, raising=True)
+        return self._book.find(operation_id)
 
     def cancel(self, operation_id: str) -> Operation:
-        """Take back a pause that still waits for calls in flight; errors as in ``ControlPlane``."""
-        operation = self.operation(operation_id)
+        """Take back an operation that is not running yet; errors as in ``ControlPlane``."""
         with self._lock:
-            if operation.state is not OperationState.WAITING_FOR_SAFE_POINT:
+            operation = self._book.find(operation_id)
+            under_way = self._under_way
+            if operation.kind == "pause":
+                return self._pausing.cancel(operation, self._runtime.pools().get(operation.pool))
+            if operation.state.done or operation.state is OperationState.RUNNING or under_way is None:
                 raise StateError(
                     f"operation {operation_id} is {operation.state.value}, only one that waits can be cancelled",
                     state=operation.state.value,
                 )
-            return self._take_back(self._find(operation.pool), operation, OperationState.CANCELLED, "")
+            return self._end(under_way, OperationState.CANCELLED, "")
 
-    def _find(self, name: str) -> RayResourcePool:
-        pools = self._runtime.pools()
-        pool = pools.get(name)
-        if not isinstance(pool, RayResourcePool):
-            known = tuple(sorted(pools))
-            raise UnknownNameError(
-                f"there is no pool {name!r}; pools are: {', '.join(known) or 'none'}",
-                name=name,
-                known=known,
-            )
-        return pool
+    def resize(self, pool: str, process_on_nodes: Sequence[int], deadline_s: float = 120.0) -> Operation:
+        """Do what ``RayResourcePool.resize`` asks for."""
+        return self.execute(Resize(pool, "driver", tuple(process_on_nodes), deadline_s=deadline_s))
 
-    def _made(self, command: Command, before: str, after: str, state: OperationState) -> Operation:
-        now_ns = self._runtime.clock.now_ns()
-        operation = Operation(
-            id=f"op-{next(self._numbers)}-{uuid.uuid4().hex[:8]}",
-            kind=type(command).__name__.lower(),
-            pool=command.pool,
-            who=command.who,
-            state=state,
-            created_ns=now_ns,
-            updated_ns=now_ns,
-            expected_generation=command.expected_generation,
-            before=before,
-            after=after,
-        )
-        self._keep(operation)
-        return operation
-
-    def _keep(self, operation: Operation) -> None:
+    def close(self) -> None:
+        """Take back a change that waits: the driver is done. May be called twice."""
         with self._lock:
-            self._operations[operation.id] = operation
-            while len(self._operations) > _KEPT_OPERATIONS:
-                self._operations.pop(next(iter(self._operations)))
-        self._runtime.bus.emit(
-            OperationChanged(
-                at_ns=operation.updated_ns,
-                operation_id=operation.id,
-                kind=operation.kind,
-                pool=operation.pool,
-                state=operation.state.value,
-                who=operation.who,
-                expected_generation=operation.expected_generation,
-                before=operation.before,
-                after=operation.after,
-                error=operation.error,
-            )
-        )
+            under_way = self._under_way
+            if under_way is not None and self._book.find(under_way.operation_id).state is not OperationState.RUNNING:
+                self._end(under_way, OperationState.FAILED, "the driver ended before it came to a safe point")
 
-    def _await_drain(self, pool: RayResourcePool, operation: Operation, deadline_s: float) -> None:
-        """Follow a pause on a thread of its own until the pool is paused, resumed, over, or the deadline is past."""
-        threading.Thread(
-            target=self._drain, args=(pool, operation, deadline_s), name=f"podium-{operation.id}", daemon=True
-        ).start()
-
-    def _drain(self, pool: RayResourcePool, operation: Operation, deadline_s: float) -> None:
-        state = pool.gate.await_change({PoolState.PAUSING}, deadline_s)
+    def at_safe_point(self) -> None:
+        """Carry out the change that waits for this, if one does; a driver's thread calls it."""
         with self._lock:
-            if self.operation(operation.id).state.done:
+            under_way = self._under_way
+            if under_way is None:
                 return
-            if state is PoolState.PAUSING:
-                reason = f"{pool.gate.n_in_flight} calls were still in flight after {deadline_s:g} s"
-                self._take_back(pool, operation, OperationState.EXPIRED, reason)
+            if self._book.find(under_way.operation_id).state is not OperationState.WAITING_FOR_SAFE_POINT:
                 return
-            outcome = {PoolState.PAUSED: OperationState.SUCCEEDED, PoolState.ACTIVE: OperationState.CANCELLED}
-            self._moved(operation, outcome.get(state, OperationState.FAILED), state.value, "")
+            self._set_due(None, under_way.undertaking)
+            self._book.move(under_way.operation_id, OperationState.RUNNING)
+        self._carry_out(under_way)
 
-    def _take_back(self, pool: RayResourcePool, operation: Operation, state: OperationState, reason: str) -> Operation:
+    def _planned(self, command: Command) -> Change:
+        if isinstance(command, (Pause, Resume)):
+            raise TypeError("a pause changes no slots")
+        return plan_change(command, look(self._runtime), RuntimeRoom(self._runtime.pools()), self._experience)
+
+    def _opened(self, change: Change) -> _UnderWay:
+        """Make the operation of a change, if none is under way."""
+        with self._lock:
+            self._refuse_second()
+            self._check_generations(change.command)
+            operation = self._book.open(change.command, OperationState.PENDING, change.before, plan=change.plan)
+            deadline = time.monotonic() + change.command.deadline_s
+            under_way = _UnderWay(operation.id, Undertaking(self._runtime, change, operation.id, deadline))
+            self._under_way = under_way
+            return under_way
+
+    def _bring_up(self, under_way: _UnderWay) -> None:
+        """Prepare a change, then wait until a driver's thread takes it, its time is over, or it is taken back."""
+        undertaking, operation_id = under_way.undertaking, under_way.operation_id
         try:
-            pool.gate.resume()
-        except StateError as error:
-            return self._moved(operation, OperationState.FAILED, pool.state.value, str(error))
-        return self._moved(operation, state, pool.state.value, reason)
+            self._say(operation_id, OperationState.PREPARING, "")
+            undertaking.prepare(
+                under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
+            )
+            with self._lock:
+                if under_way.over.is_set():
+                    undertaking.abandon()
+                    return
+                self._book.move(operation_id, OperationState.WAITING_FOR_SAFE_POINT)
+                self._set_due(self.at_safe_point, undertaking)
+        except BaseException as error:
+            self._failed(under_way, error)
+            return
+        under_way.over.wait(max(0.0, undertaking.deadline - time.monotonic()))
+        with self._lock:
+            waits = self._book.find(operation_id).state is OperationState.WAITING_FOR_SAFE_POINT
+            if waits:
+                seconds = undertaking.change.command.deadline_s
+                self._end(
+                    under_way,
+                    OperationState.EXPIRED,
+                    f"the driver came to no safe point within {seconds:g} s: it made no call, step or checkpoint",
+                )
+            never_ran = waits or not undertaking.was_carried_out
+        if never_ran:
+            undertaking.abandon()
 
-    def _overtake(self, pool: RayResourcePool) -> None:
-        """End the pauses of a pool that was resumed before they were done."""
-        for operation in list(self._operations.values()):
-            if operation.pool == pool.name and not operation.state.done:
-                self._moved(operation, OperationState.CANCELLED, pool.state.value, "resumed before it was paused")
+    def _carry_out(self, under_way: _UnderWay, raising: bool = False) -> None:
+        """Make a change on this thread; its failure is the operation's, and the driver's only if it asked."""
+        undertaking, operation_id = under_way.undertaking, under_way.operation_id
+        try:
+            undertaking.carry_out(lambda words: self._say(operation_id, OperationState.RUNNING, words))
+        except BaseException as error:
+            self._failed(under_way, error)
+            if raising or not isinstance(error, Exception):
+                raise
+            return
+        self._experience.learn(undertaking.switch_s)
+        self._end(under_way, OperationState.SUCCEEDED, "", undertaking.change.after)
 
-    def _moved(self, operation: Operation, state: OperationState, after: str, error: str) -> Operation:
-        moved = replace(operation, state=state, after=after, error=error, updated_ns=self._runtime.clock.now_ns())
-        self._keep(moved)
+    def _failed(self, under_way: _UnderWay, error: BaseException) -> None:
+        with self._lock:
+            if under_way.over.is_set():
+                return  # It was cancelled or has expired: that is why it failed.
+            late = isinstance(error, TimeoutError) and time.monotonic() >= under_way.undertaking.deadline
+            state = OperationState.EXPIRED if late else OperationState.FAILED
+            self._end(under_way, state, str(error) or type(error).__name__)
+
+    def _end(self, under_way: _UnderWay, state: OperationState, error: str, after: str = "") -> Operation:
+        with self._lock:
+            self._set_due(None, under_way.undertaking)
+            self._under_way = None
+            stand_still_s = under_way.undertaking.stand_still_s
+            moved = self._book.move(
+                under_way.operation_id, state, after=after, error=error, stand_still_s=stand_still_s
+            )
+            under_way.over.set()
         return moved
+
+    def _say(self, operation_id: str, state: OperationState, words: str) -> None:
+        with self._lock:
+            if not self._book.find(operation_id).state.done:
+                self._book.move(operation_id, state, progress=words)
+
+    def _set_due(self, due: Callable[[], object] | None, undertaking: Undertaking) -> None:
+        """Have drivers' threads look at their next border, and those that wait at a gate at once."""
+        for runtime in {id(one): one for one in (self._runtime, undertaking.runtime)}.values():
+            runtime.due = due
+        if due is not None:
+            for pool in self._runtime.pools().values():
+                pool.gate.wake()
+
+    def _check_generations(self, command: Command) -> None:
+        expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
+        if command.expected_generation is not None and command.pool:
+            expected[command.pool] = command.expected_generation
+        for name, generation in expected.items():
+            pool = self.find(name)
+            if pool.generation != generation:
+                raise GenerationConflictError(
+                    f"pool {name} is at generation {pool.generation}, not {generation}: it was changed since"
+                    f"{self._by_whom(name)}; look again",
+                    state=pool.state.value,
+                    expected=generation,
+                    actual=pool.generation,
+                )
+
+    def _by_whom(self, pool: str) -> str:
+        for operation in reversed(self._book.all()):
+            plan = operation.plan
+            if operation.state is not OperationState.SUCCEEDED or plan is None:
+                continue
+            if pool in {change.pool for change in plan.pools}:
+                words = f" -> {operation.after}" if operation.after else ""
+                return f" by {operation.who} ({operation.kind} {operation.id}: {operation.before}{words})"
+        return ""
+
+    def _refuse_second(self) -> None:
+        with self._lock:
+            if self._under_way is not None:
+                operation = self._book.find(self._under_way.operation_id)
+                raise StateError(
+                    f"operation {operation.id} ({operation.kind} of {operation.pool} by {operation.who}) is under way, "
+                    f"{operation.state.value}; one runs at a time: wait for it or cancel it",
+                    state=operation.state.value,
+                )
+
+    def _refuse_running(self, pool: str) -> None:
+        """Keep a pause or resume off the pools that a change has in its hands."""
+        under_way = self._under_way
+        if under_way is None or pool not in under_way.undertaking.change.pools:
+            return
+        operation = self._book.find(under_way.operation_id)
+        if operation.state is OperationState.RUNNING:
+            raise StateError(
+                f"pool {pool} is being changed by operation {operation.id} ({operation.kind} by {operation.who}); wait "
+                f"for its end",
+                state="changing",
+            )
+
+
+def _off_thread(work: Callable[[], T]) -> T:
+    """Do what may ask the cluster on a thread of the plane's own: those that serve HTTP have no business there.
+
+    Raises:
+        CallTimeoutError: The cluster did not answer.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="podium-plan", daemon=True)
+    thread.start()
+    thread.join(_CLUSTER_ANSWERS_S)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise CallTimeoutError(
+            f"the cluster did not say within {_CLUSTER_ANSWERS_S:g} s what is free", timeout_s=_CLUSTER_ANSWERS_S
+        )
+    return done[0]
 
 
 def _snapshot(pool: RayResourcePool) -> PoolSnapshot:

@@ -116,7 +116,7 @@ def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTr
             at_ns=called_ns,
             group=crew.group,
             pool=crew.pool,
-            generation=crew.generation,
+            generation=crew.gate.generation,
             method=method.name,
             dispatch_mode=registration.dispatch_name,
             execute_mode=Execute.RANK_ZERO.name if registration.rank_zero_only else Execute.ALL.name,

@@ -23,7 +23,6 @@ class Crew:
     runtime: Runtime
     group: str
     pool: str
-    generation: int
     gate: Gate
     actors: tuple[ActorHandle, ...]
     names: tuple[str, ...]

@@ -124,6 +124,26 @@ def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayReso
         root._runtime.cluster.kill(actor)
 
 
+def check_up(group: RayWorkerGroup, prepared: Prepared, timeout_s: float) -> None:
+    """See that every new worker still lives: it may have been up for a while.
+
+    Raises:
+        WorkerDiedError: One is gone.
+        CallTimeoutError: One does not answer.
+    """
+    _asked(root_of(group), prepared.started.actors, "_podium_ping", (), timeout_s)
+
+
+def retire(group: RayWorkerGroup, reason: str) -> None:
+    """End the workers of a group that is to be given others which need their room; its calls must be kept off."""
+    root = root_of(group)
+    for one in _family(root):
+        if one._crew is not None:
+            announce_end(one._runtime, one.name, one._crew.world_size, one._crew.dead, reason)
+    for actor in root._crew.actors if root._crew is not None else ():
+        root._runtime.cluster.kill(actor)
+
+
 def root_of(group: RayWorkerGroup) -> RayWorkerGroup:
     """Return the group that started the processes: itself, or the one that a role's view is of."""
     return group if group._parent is None else root_of(group._parent)
@@ -145,7 +165,7 @@ def _asked(
 ) -> list[Ref]:
     """Run a hook on every worker and wait until all are done; return the references of what they returned."""
     cluster = root._runtime.cluster
-    method = "save_state" if args == (_SAVE,) else "load_state"
+    method = "save_state" if args == (_SAVE,) else entry.removeprefix("_podium_")
     submitted = [cluster.submit(actor, entry, args, {}) for actor in actors]
     try:
         fetch_patiently(cluster, [one.receipt for one in submitted], time.monotonic() + timeout_s)

@@ -218,7 +218,6 @@ class RayWorkerGroup:
             runtime=self._runtime,
             group=self.name,
             pool=pool.name,
-            generation=pool.generation,
             gate=pool.gate,
             actors=started.actors,
             names=started.names,

@@ -45,7 +45,8 @@ class Gate:
     """
 
     def __init__(self, pool: str, on_move: Callable[[PoolState, str], None]) -> None:
-        """Start active, with nothing in flight."""
+        """Start active, with nothing in flight, in the pool's first generation."""
+        self.generation = 1
         self._pool = pool
         self._on_move = on_move
         self._changed = threading.Condition()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from core.endings import Ending
 from core.errors import PlacementError, PoolClosedError, PoolSpecError
 from core.pool.announce import PoolAnnouncer
 from core.pool.gate import Gate, PoolState
+from core.pool.seats import leave_seats, take_seats
 from core.pool.spec import PoolSpec, ResourcePool
 
 
@@ -53,6 +55,7 @@ class RayResourcePool(ResourcePool):
         accelerator_type: str | None = None,
         *,
         timeout_s: float = 60.0,
+        runtime: runtimes.Runtime | None = None,
     ) -> None:
         """Describe a pool; nothing is reserved yet.
 
@@ -64,6 +67,7 @@ class RayResourcePool(ResourcePool):
             detached: Whether the slots outlive the driver.
             accelerator_type: A resource that the node must have, such as "A100".
             timeout_s: How long to wait for the slots.
+            runtime: The driver's surroundings; the current ones when not given.
 
         Raises:
             PoolSpecError: A count is no whole number above zero, or the time is not positive.
@@ -77,15 +81,17 @@ class RayResourcePool(ResourcePool):
         self._lock = threading.RLock()
         self._placement: Placement | None = None
         self._reserved_as: tuple[str, str] | None = None
+        self._request: ReserveRequest | None = None
         self._holding: Holding | None = None
         self._successors: tuple[RayResourcePool, ...] = ()
         self._kept_by: tuple[RayResourcePool, ...] = ()
         self._parents: tuple[RayResourcePool, ...] = ()
         self._tenants: weakref.WeakValueDictionary[str, Tenant] = weakref.WeakValueDictionary()
-        self.runtime = runtimes.current()
+        self.runtime = runtime or runtimes.current()
         self.name = self.runtime.claim_pool_name(name_prefix, self)
         self._announcer = PoolAnnouncer(self.runtime, self.name)
         self.gate = Gate(self.name, self._announcer)
+        self.gate.generation = self.generation
         self._ending: Ending | None = None
 
     @property
@@ -188,6 +194,7 @@ class RayResourcePool(ResourcePool):
             )
             cluster = self.runtime.cluster
             self._placement = cluster.reserve(request, self._timeout_s)
+            self._request = request
             self._reserved_as = asked
             self._holding = Holding(self.name)
             self.runtime.holdings.exchange((), {self._holding: self._placement})
@@ -219,6 +226,7 @@ class RayResourcePool(ResourcePool):
     def next_generation(self, operation_id: str) -> None:
         """Count a change of the slots or of the groups on them, and say so."""
         self._announcer.changed(self._spec, self.placement_now, operation_id)
+        self.gate.generation = self.generation
 
     def _fit_spec(self, placement: Placement) -> None:
         sizes: dict[int, int] = {}
@@ -252,9 +260,11 @@ class RayResourcePool(ResourcePool):
             self._fit_spec(placement)
             self._end_with_holding()
 
-    def begin(self) -> None:
-        """Say that this pool, made by a live change, has its slots."""
-        self._announce(self.placement_now)
+    def begin(self, placement: Placement, holding: Holding, made_of: RayResourcePool) -> None:
+        """Have slots of ``made_of``, asked of the cluster as that pool's were, and say so."""
+        self._request, self._reserved_as = made_of._request, made_of._reserved_as
+        self.hold_slots(placement, holding)
+        self._announce(placement)
 
     def give_way(self, successors: Sequence[RayResourcePool], reason: str) -> None:
         """End in favour of pools that have the slots now; closing this one lets go of them."""
@@ -267,6 +277,31 @@ class RayResourcePool(ResourcePool):
             self._ending = self._holding = self._placement = None
         self.gate.end(PoolState.CLOSED, reason)
         self.runtime.forget_pool(self.name)
+
+    @property
+    def placement_if_any(self) -> Placement | None:
+        """Return the slots, None when none are reserved."""
+        return self._placement
+
+    @property
+    def request(self) -> ReserveRequest:
+        """Return how this pool's slots are asked of the cluster; sizes are those of now."""
+        if self._request is None:
+            return ReserveRequest(self.name, self._spec.process_on_nodes, self._spec.bundle("cuda"))
+        return replace(self._request, pool=self.name, process_on_nodes=self._spec.process_on_nodes)
+
+    @property
+    def likeness(self) -> tuple[tuple[str, Any], ...]:
+        """Return the settings that pools must share to become one."""
+        request = self.request
+        return (
+            ("use_gpu", self.use_gpu),
+            ("max_colocate_count", self.max_colocate_count),
+            ("accelerator_type", self.accelerator_type),
+            ("detached", self.detached),
+            ("bundle", tuple(sorted(request.bundle.items()))),
+            ("strategy", request.strategy),
+        )
 
     @property
     def holding(self) -> Holding | None:
@@ -285,9 +320,8 @@ class RayResourcePool(ResourcePool):
             PlacementError: As many groups as the slots have room for are on one of them.
         """
         with self._lock:
-            keys = self._slot_keys()
             tenants = self.runtime.slot_tenants
-            fullest = max((tenants.get(key, set()) for key in keys), key=len, default=set())
+            fullest = max((tenants.get(key, set()) for key in self._slot_keys()), key=len, default=set())
             if len(fullest) >= self.max_colocate_count:
                 raise PlacementError(
                     f"pool {self.name} has {len(fullest)} groups ({', '.join(sorted(fullest))}) on a slot and "
@@ -295,19 +329,16 @@ class RayResourcePool(ResourcePool):
                     f"or make the pool with a larger max_colocate_count",
                     pool=self.name,
                 )
-            self._tenants[group.name] = group
-            for key in keys:
-                tenants.setdefault(key, set()).add(group.name)
-            # Takes no lock, so the collector may do it.
-            weakref.finalize(group, _leave_slots, tenants, keys, group.name)
+            self.settle(group)
 
     def settle(self, group: Tenant) -> None:
-        """Have a group that a live change moved here; it has its places on the slots."""
-        self._tenants[group.name] = group
-
-    def unsettle(self, group: Tenant) -> None:
-        """Forget a group that a live change moved away."""
-        self._tenants.pop(group.name, None)
+        """Have a group on the slots without a look whether there is room."""
+        with self._lock:
+            keys = self._slot_keys()
+            self._tenants[group.name] = group
+            take_seats(self.runtime.slot_tenants, keys, group.name)
+            # Takes no lock, so the collector may do it.
+            weakref.finalize(group, leave_seats, self.runtime.slot_tenants, keys, group.name)
 
     def _slot_keys(self) -> Sequence[tuple[int, int]]:
         """Return what names each slot, also in pools made of this one's slots."""
@@ -318,7 +349,19 @@ class RayResourcePool(ResourcePool):
         with self._lock:
             self._tenants.pop(name, None)
             if self._placement is not None:
-                _leave_slots(self.runtime.slot_tenants, self._slot_keys(), name)
+                leave_seats(self.runtime.slot_tenants, self._slot_keys(), name)
+
+    def resize(self, process_on_nodes: Sequence[int], *, deadline_s: float = 120.0) -> None:
+        """Give the pool other slots, now; its groups get new workers on them, with their state, and stay valid.
+
+        Raises:
+            UsageError: The sizes make no sense, or are those of now.
+            LiveStateError: A group's class does not say how to keep its state.
+            PlacementError: The slots do not fit on the cluster.
+            StateError: The pool cannot be changed now, or another change is under way.
+            PodiumError: It was tried and failed; everything is as it was.
+        """
+        self.runtime.steering().resize(self.name, process_on_nodes, deadline_s)
 
     def close(self) -> None:
         """End the groups on the pool and give its slots back; may be called twice.
@@ -362,12 +405,3 @@ class RayResourcePool(ResourcePool):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.let_go()
-
-
-def _leave_slots(tenants: dict[tuple[int, int], set[str]], keys: Sequence[tuple[int, int]], name: str) -> None:
-    for key in keys:
-        on_slot = tenants.get(key)
-        if on_slot is not None:
-            on_slot.discard(name)
-            if not on_slot:
-                tenants.pop(key, None)

@@ -17,7 +17,7 @@ from core import (
     get,
 )
 from core.controller import Controller
-from core.errors import PoolClosedError, WorkerMethodError, WorkerStartError
+from core.errors import PoolClosedError, WorkerDiedError, WorkerMethodError, WorkerStartError
 from core.events import GroupRebuilt, WorkerEnded, WorkerStarted
 from core.group.rebuild import abandon, hand_over, prepare, save_state, switch
 from core.pool.derive import subset
@@ -160,15 +160,14 @@ def test_a_call_that_waits_at_the_gate_goes_on_with_the_new_workers(local: Local
     assert out == [([[0, 1], [0, 1]], group.worker_names)]
 
 
-def test_ending_old_workers_is_no_death_to_a_watch_and_new_ones_are_watched(local: Local) -> None:
+def test_ending_old_workers_is_no_death_and_the_end_of_a_new_one_is(local: Local) -> None:
     group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Stateless))
-    group.start_worker_aliveness_check(0.01)
-    before = group._watch
     rebuild(group)
-    assert group._watch is not None
-    assert group._watch is not before
     assert not any(event.died for event in local[1].of(WorkerEnded))
-    group.close()
+    local[0].runtime.cluster.kill(group.workers[1])
+    with pytest.raises(WorkerDiedError):
+        group.place()
+    assert [event.rank for event in local[1].await_count(WorkerEnded, 3) if event.died] == [1]
 
 
 def test_values_of_calls_before_are_there_after(local: Local) -> None:
