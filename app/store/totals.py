@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from app.store.buckets import BUCKET_NS, Cells, Counts, add_busy, add_span
+from app.store.buckets import BUCKET_NS, Cells, Counts, add_busy, add_run
 from app.store.codes import OK, SAID_END, SAID_START, status_code
 from app.store.slots import slot_of
 from core.events import CallAwaited, CallFinished, CallStarted, RankFinished
@@ -175,8 +175,7 @@ class Totals:
         taken_ns = event.dispatch_ns + event.execute_ns
         if call.started.blocking:
             taken_ns = max(0, event.at_ns - self._started_ns - began_ns)
-        add_span(self.cells, DRIVER_LANE, began_ns, taken_ns, event.call_id, event.status != "ok")
-        add_busy(self.cells, DRIVER_LANE, began_ns, began_ns + taken_ns)
+        add_run(self.cells, DRIVER_LANE, began_ns, taken_ns, event.call_id, event.status != "ok")
         self._settling.append((event.at_ns - self._started_ns, event.call_id))
         if call.n_spans >= call.n_expected:
             self._settle(event.call_id)
@@ -209,10 +208,10 @@ class Totals:
         length_ns = ended_ns - began_ns
         lane.n_calls += 1
         lane.busy_ns += length_ns
-        lane.longest_ns = max(lane.longest_ns, length_ns)
+        if length_ns > lane.longest_ns:
+            lane.longest_ns = length_ns
         self.lanes_changed[lane.id] = lane
-        add_span(self.cells, lane.id, began_ns, length_ns, call_id, status != OK)
-        add_busy(self.cells, lane.id, began_ns, ended_ns)
+        add_run(self.cells, lane.id, began_ns, length_ns, call_id, status != OK)
 
     def _method_of(self, event: RankFinished, lane: LaneRow, run_ns: int | None) -> int:
         """Remember the span with its call, and return the call's method (0 when the call is not known)."""
