@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast check format bench clean
+.PHONY: help demo test test-fast check format openapi bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -41,6 +41,9 @@ check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations eq
 format: .venv/.installed-dev ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+openapi: .venv/.installed-dev ## write docs/openapi.json anew after a route was changed
+	$(BIN)/python -m app.api.write_openapi docs/openapi.json
 
 bench: .venv/.installed-dev ## ratios, side by side in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)

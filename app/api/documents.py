@@ -101,12 +101,16 @@ class OperationDocument(BaseModel):
 
 
 def _problem(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {"application/problem+json": {"schema": _SCHEMA}}}
+    schema = {"$ref": "#/components/schemas/ProblemDocument"}
+    return {"description": description, "content": {"application/problem+json": {"schema": schema}}}
 
 
-_SCHEMA = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
-_SCHEMA["properties"]["errors"]["items"] = FieldProblemDocument.model_json_schema()
-_SCHEMA.pop("$defs", None)
+# FastAPI collects the schemas of JSON answers only, and a problem is of another media type.
+PROBLEM_SCHEMAS: dict[str, Any] = {
+    kind.__name__: kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    for kind in (ProblemDocument, FieldProblemDocument)
+}
+PROBLEM_SCHEMAS["ProblemDocument"].pop("$defs", None)
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: _problem("No valid token"),

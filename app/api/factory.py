@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from app.api import health, listening, reading, showing, steering
 from app.api.audit import AuditLog, NoAudit
 from app.api.collaborators import Collaborators
+from app.api.documents import PROBLEM_SCHEMAS
 from app.api.guard import Guard
 from app.api.idempotency import Remembered
 from app.api.limits import ReadPool, Seats
@@ -27,6 +28,16 @@ from core.group.inflight import CallInFlight
 from core.version import VERSION
 from web import pages
 from web.source import RunSource
+
+
+class _Described(FastAPI):
+    """The application with problems among the schemas of its document."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document of every route."""
+        document = super().openapi()
+        document["components"]["schemas"] |= PROBLEM_SCHEMAS
+        return document
 
 
 def create_app(
@@ -72,7 +83,7 @@ def create_app(
         metrics=metrics,
         stacks=stacks,
     )
-    app = FastAPI(
+    app = _Described(
         title="Podium",
         version=VERSION,
         docs_url=None,
