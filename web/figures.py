@@ -127,6 +127,7 @@ def figure_specs() -> Spec:
                 "colours": _colours(theme),
                 "timeline": timeline_spec(theme),
                 "metrics": metrics_spec(theme),
+                "latency": latency_spec(theme),
             }
             for theme in THEMES
         },
@@ -193,17 +194,7 @@ def timeline_spec(theme: Theme) -> Spec:
                 "marker": {"size": 9, "line": {"width": 1, "color": theme.surface}},
                 "hoverinfo": "none",
             },
-            "heat": {
-                "type": "heatmap",
-                "zmin": 0,
-                "zmax": 1,
-                "xgap": 0,
-                "ygap": 2,
-                "colorscale": _classes(theme.heat),
-                "showscale": False,
-                "hoverongaps": False,
-                "hoverinfo": "none",
-            },
+            "heat": _heat(theme),
         },
     }
 
@@ -237,6 +228,48 @@ def metrics_spec(theme: Theme) -> Spec:
             "xref": "paper",
             "yref": "paper",
         },
+    }
+
+
+def latency_spec(theme: Theme) -> Spec:
+    """Return the layout and traces of how long calls take over time; y is the logarithm to base 10 of ms."""
+    heat = {**_heat(theme), "hoverinfo": "all"}
+    line: Spec = {"type": "scatter", "mode": "lines", "hovertemplate": "%{text}<extra></extra>"}
+    return {
+        "layout": {
+            **_layout(theme),
+            "hovermode": "closest",
+            "dragmode": False,
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+            "margin": {"l": 64, "r": 16, "t": 26, "b": 34},
+            "xaxis": {**_axis(theme), "type": "linear", "tickmode": "array", "fixedrange": True, "showgrid": False},
+            "yaxis": {**_axis(theme), "tickmode": "array", "fixedrange": True},
+        },
+        "traces": {
+            "heat": {
+                **heat,
+                "ygap": 0,
+                "hovertemplate": "%{customdata[0]} calls of %{customdata[1]} to %{customdata[2]}<br>"
+                "from %{text}<extra></extra>",
+            },
+            "p50": {**line, "line": {"width": 2, "color": theme.ink, "shape": "hvh"}},
+            "p95": {**line, "line": {"width": 2, "color": theme.error, "shape": "hvh", "dash": "dot"}},
+        },
+    }
+
+
+def _heat(theme: Theme) -> Spec:
+    return {
+        "type": "heatmap",
+        "zmin": 0,
+        "zmax": 1,
+        "xgap": 0,
+        "ygap": 2,
+        "colorscale": _classes(theme.heat),
+        "showscale": False,
+        "hoverongaps": False,
+        "hoverinfo": "none",
     }
 
 

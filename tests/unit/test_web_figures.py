@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from web.figures import CONFIG, DARK, LIGHT, THEMES, Theme, figure_specs, metrics_spec, timeline_spec
+from web.figures import CONFIG, DARK, LIGHT, THEMES, Theme, figure_specs, latency_spec, metrics_spec, timeline_spec
 from web.pages import STATIC_DIR
 
 
@@ -40,6 +40,8 @@ def test_plotly_accepts_every_layout_and_every_trace(theme: Theme) -> None:
         "annotations": [{**metrics["title"], "text": "reward", "x": 0, "y": 1}],
     }
     go.Figure(data=list(_traces(metrics).values()), layout=layout)
+    latency: Any = latency_spec(theme)
+    go.Figure(data=list(_traces(latency).values()), layout=latency["layout"])
 
 
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
@@ -57,7 +59,7 @@ def test_plotly_accepts_traces_with_data_as_the_browser_fills_them(theme: Theme)
 
 def test_only_bar_heatmap_and_scatter_are_drawn_and_never_a_shape() -> None:
     for theme in THEMES:
-        for spec in (timeline_spec(theme), metrics_spec(theme)):
+        for spec in (timeline_spec(theme), metrics_spec(theme), latency_spec(theme)):
             assert {trace["type"] for trace in _traces(spec).values()} <= {"bar", "heatmap", "scatter"}
             assert "shapes" not in dict(spec["layout"])  # type: ignore[call-overload]
 

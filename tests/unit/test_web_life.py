@@ -11,12 +11,12 @@ import pytest
 from tests.unit import web_sample_life
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_life import CRASH_TEXT
-from web import operations, pages, pool_map, postmortem, workers
+from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
 from web.changes import PoolGeneration, Slot
 from web.deaths import CallInFlight, Death, RankOut
 from web.frame import Frame
 from web.plans import plan_view
-from web.source import Operation, Pool, Run, Worker
+from web.source import CallFilter, Operation, Pool, RankTotal, Run, Worker
 
 NOW_MS = 150_000.0
 MID_CALL_MS = 149_800.0
@@ -311,3 +311,73 @@ def test_many_ranks_that_are_out_are_cut_short() -> None:
             return (CallInFlight(7, "actor", "train", "update", True, 1.0, 99.0, 64, out),)
 
     assert "and 48 more" in postmortem.render_postmortem(Wide(NOW_MS), Frame("postmortem"))
+
+
+# Latency, Stragglers, Data
+
+
+def test_the_latency_page_shows_the_method_that_is_asked_for_else_the_slowest() -> None:
+    source = SampleRun(NOW_MS)
+    slowest = heatmap.render_heatmap(source, Frame("heatmap"))
+    assert '<h2 id="heat-title">rollout.generate_sequences</h2>' in slowest
+    asked = Frame("heatmap", params={"group": "actor", "method": "update_actor", "last": "60"})
+    text = heatmap.render_heatmap(source, asked)
+    assert '<h2 id="heat-title">actor.update_actor</h2>' in text
+    block = re.search(r'id="latency-data">(.*?)</script>', text)
+    assert block is not None
+    shown = json.loads(block[1])
+    n_calls = next(one.n_calls for one in source.latencies(NOW_MS - 60_000.0, None) if one.method == "update_actor")
+    assert sum(map(sum, shown["counts"])) == n_calls
+    assert (
+        sum(n for *_, n in heatmap.filled_cells(source.latency_map("actor", "update_actor", 90_000.0, None, 9)))
+        == n_calls
+    )
+    for nonsense in ("x", "-5", "0", "9" * 40):
+        assert "generate_sequences" in heatmap.render_heatmap(source, Frame("heatmap", params={"last": nonsense}))
+    empty = heatmap.render_heatmap(SampleRun(NOW_MS, is_empty=True), Frame("heatmap"))
+    assert "No call has ended yet" in empty
+
+
+def test_a_rank_that_is_slow_in_most_calls_is_first_and_said_to_be_slow() -> None:
+    source = SampleRun(NOW_MS)
+    text = stragglers.render_stragglers(source, Frame("stragglers"))
+    assert re.findall(r'data-rank="([^"]+)"', text)[0] == "rollout/3"
+    assert "1 is slow: the slowest in most calls" in text
+    found = stragglers.stragglers(source.overview().ranks, source.workers())
+    assert [one.total.rank for one in found if one.is_slow] == [3]
+    assert found[0].share > 0.9
+    assert all(one.total.lost_ms <= 0.05 * found[0].total.lost_ms for one in found[1:] if one.total.group == "rollout")
+    node = stragglers.by_node(found)[0]
+    assert (node.node, node.n_slow) == ("node-1", 1)
+    only = stragglers.render_stragglers(source, Frame("stragglers", params={"group": "actor"}))
+    assert re.findall(r'data-rank="([^"/]+)/', only) == ["actor", "actor"]
+    nobody = stragglers.render_stragglers(source, Frame("stragglers", params={"group": "nobody"}))
+    assert "No rank of group <code>nobody</code> has run anything" in nobody
+
+
+def test_few_calls_and_ranks_that_are_alone_make_no_straggler() -> None:
+    few = (RankTotal("a", 0, 3, 9.0, 9.0, 3), RankTotal("a", 1, 3, 9.0, 0.0, 0))
+    alone = (RankTotal("b", 0, 99, 9.0, 9.0, 99),)
+    assert not [one for one in stragglers.stragglers(few + alone, ()) if one.is_slow]
+
+
+def test_the_sums_of_the_data_page_are_those_of_the_call_table() -> None:
+    source = SampleRun(NOW_MS)
+    text = padding.render_data(source, Frame("data"))
+    calls = source.calls(10_000, None, CallFilter()).items
+    assert f"<b>{units.count(sum(call.rows for call in calls))}</b>" in text
+    assert f"<b>{units.count(sum(call.padding_rows for call in calls))}</b>" in text
+    by_step = padding.by_step(calls)
+    assert sum(step.padding_rows for step in by_step) == sum(call.padding_rows for call in calls)
+    assert by_step[0].step == max(call.step for call in calls)
+    assert "No call has ended yet" in padding.render_data(SampleRun(NOW_MS, is_empty=True), Frame("data"))
+
+
+def test_time_spent_on_padding_is_its_share_of_what_the_ranks_were_waited_for() -> None:
+    (total,) = (one for one in SampleRun(NOW_MS).overview().methods if one.method == "update_actor")
+    total = replace(
+        total, rows=60, padding_rows=20, wait_ms=1000.0, bytes_out=2**20, dispatch_ms=400.0, execute_ms=100.0
+    )
+    data = padding.method_data(total, n_ranks=4)
+    assert (data.padding_share, data.wasted_ms, data.out_mib_per_s) == (0.25, 1000.0, 2.0)
+    assert padding.method_data(replace(total, rows=0, padding_rows=0, bytes_out=0), 4).out_mib_per_s is None

@@ -395,12 +395,12 @@ class SampleRun:
         return (Gap(110_000.0, 111_000.0, 12, EVIL if self._evil else "disk full"),) if self.died else ()
 
     def latencies(self, from_ms: float | None, to_ms: float | None) -> tuple[MethodLatency, ...]:
-        return ()
+        return web_sample_life.latencies([one for one in self._known() if one.row.started_ms >= (from_ms or 0.0)])
 
     def latency_map(
         self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
     ) -> LatencyMap | None:
-        return None
+        return web_sample_life.latency_map(self._known(), group, method, from_ms or 0.0, to_ms or self._now_ms())
 
     def groups(self) -> tuple[Group, ...]:
         return ()

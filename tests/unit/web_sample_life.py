@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 from tests.unit.web_sample_calls import EVIL, POOLS, SampleCall
 from web.changes import AuditEntry, PoolGeneration, Slot
 from web.deaths import CallInFlight, Death, RankDoing, RankOut
+from web.latency import LatencyMap, MethodLatency
 from web.source import Operation, Worker
 
 CRASH_TEXT = """Fatal Python error: Aborted
@@ -176,3 +178,41 @@ def audit_entries(evil: bool) -> tuple[AuditEntry, ...]:
             1, 52_000.0, "control", "127.0.0.1", agent, "r19d0", "resize", "generation", 1, "accepted", "", "op-2"
         ),
     )
+
+
+def latencies(calls: list[SampleCall]) -> tuple[MethodLatency, ...]:
+    """Return the percentiles of the calls that ended, by group and method."""
+    lengths: dict[tuple[str, str], list[float]] = {}
+    for call in calls:
+        if call.row.status != "running":
+            lengths.setdefault((call.row.group, call.row.method), []).append(call.row.duration_ms)
+
+    def at(own: list[float], share: float) -> float:
+        return sorted(own)[min(int(share * len(own)), len(own) - 1)]
+
+    return tuple(
+        MethodLatency(*key, len(own), at(own, 0.5), at(own, 0.9), at(own, 0.95), at(own, 0.99))
+        for key, own in sorted(lengths.items())
+    )
+
+
+def latency_map(calls: list[SampleCall], group: str, method: str, from_ms: float, to_ms: float) -> LatencyMap | None:
+    """Return the method's calls in buckets of 4 s and quarters of an octave."""
+    own = [c.row for c in calls if (c.row.group, c.row.method) == (group, method) and c.row.status != "running"]
+    if not own:
+        return None
+    bucket_ms = 4000.0
+    n = int((to_ms - from_ms) // bucket_ms) + 1
+    slots = [math.floor(4 * math.log2(row.duration_ms)) for row in own]
+    low, high = min(slots), max(slots)
+    counts = [[0] * n for _ in range(low, high + 1)]
+    by_bucket: list[list[float]] = [[] for _ in range(n)]
+    for row, slot in zip(own, slots, strict=True):
+        bucket = int((row.started_ms - from_ms) // bucket_ms)
+        if 0 <= bucket < n:
+            counts[slot - low][bucket] += 1
+            by_bucket[bucket].append(row.duration_ms)
+    highest = [max(one) if one else None for one in by_bucket]
+    lowest = [min(one) if one else None for one in by_bucket]
+    edges = [2 ** (slot / 4) for slot in range(low, high + 2)]
+    return LatencyMap(from_ms, bucket_ms, n, edges, counts, lowest, highest, highest)

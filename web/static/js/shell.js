@@ -112,7 +112,14 @@ export function onKeys(handlers) {
   });
 }
 
+/** On a narrow screen the tabs scroll sideways: the page's own is brought into sight. */
+function showTab() {
+  const tab = $(".tabs [aria-current]");
+  if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - (tab.parentElement.clientWidth - tab.offsetWidth) / 2;
+}
+
 function start() {
+  showTab();
   showTheme();
   showLive();
   for (const button of $$("[data-theme-choice]")) {

@@ -57,7 +57,8 @@ function layoutOf(base, { range, rows, width, sizes, plotPx }) {
   return layout;
 }
 
-function ticksOf(from, to, plotPx) {
+/** Where the ticks of an axis of time stand, and what they say. */
+export function ticksOf(from, to, plotPx) {
   const wanted = ((to - from) / plotPx) * 96;
   let step = TICK_STEPS_MS.find((ms) => ms >= wanted) ?? Math.ceil(wanted / 864e5) * 864e5;
   if (wanted < 1) step = 10 ** Math.ceil(Math.log10(wanted));
