@@ -82,8 +82,8 @@ class Client:
     here: when an answer is lost on the way the same request is sent again and is still one operation.
     """
 
-    def __init__(self, url: str, token: str = "", timeout_s: float = 10.0) -> None:
-        """Remember where to ask; nothing is sent."""
+    def __init__(self, url: str, token: str = "", timeout_s: float = 30.0) -> None:
+        """Remember where to ask; nothing is sent. A plan may take as long as the cluster needs to say what is free."""
         self._url = url.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
@@ -255,7 +255,7 @@ class Client:
             try:
                 return self._read(answer)
             except BusyError as error:
-                if not n_left or error.kind == "ending":
+                if not n_left or error.kind not in {"too-many", "busy"}:
                     raise
                 time.sleep(min(error.retry_after_s, _MAX_PAUSE_S))
             except ConflictError as error:

@@ -137,7 +137,7 @@ class MemoryPlane:
                 wanted = "paused" if isinstance(command, Pause) else "active"
                 if pools[0].state == wanted:
                     raise StateError(f"pool {pools[0].name!r} is {wanted} already", state=wanted)
-                return (replace(pools[0], state=wanted, generation=pools[0].generation + 1),), ()
+                return (replace(pools[0], state=wanted),), ()
             case Resize():
                 after = self._resized(pools[0], command.process_on_nodes)
             case Split():

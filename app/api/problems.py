@@ -14,6 +14,8 @@ from starlette.responses import Response
 
 from app.errors import ReaderError
 from core.errors import (
+    CallTimeoutError,
+    ClusterUnreachableError,
     GenerationConflictError,
     LiveStateError,
     PlacementError,
@@ -93,6 +95,9 @@ def problem_of(error: Exception) -> Problem:
         return Problem(503, "busy", "The run's file did not answer", str(error), headers=retry)
     if isinstance(error, PlacementError):
         return _placement_problem(error)
+    if isinstance(error, CallTimeoutError | ClusterUnreachableError):
+        retry = (("Retry-After", "5"),)
+        return Problem(503, "cluster-silent", "The cluster does not answer", str(error), headers=retry)
     for kind, status, slug, title in _BY_TYPE:
         if isinstance(error, kind):
             return Problem(status, slug, title, str(error), more=_more(error))

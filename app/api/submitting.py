@@ -16,7 +16,14 @@ from app.api.problems import FieldProblem, Problem, ProblemError, problem_of
 from app.api.rules import READ_ONLY_HINT, Visitor
 from app.api.views import brief_operation, operation_view, plan_view
 from core.control.commands import Command, ControlPlane, Merge, Operation, OperationState, Pause, Resume
-from core.errors import GenerationConflictError, LiveStateError, PodiumError, StateError, UsageError
+from core.errors import (
+    GenerationConflictError,
+    LiveStateError,
+    PodiumError,
+    StateError,
+    UnknownNameError,
+    UsageError,
+)
 
 IfMatch = Annotated[str | None, Header(description='The pool\'s ETag, such as "g3"', max_length=100)]
 Key = Annotated[
@@ -118,12 +125,13 @@ def refusal(error: PodiumError, plane: ControlPlane, command: Command) -> Proble
     match error:
         case UsageError():
             return replace(problem, errors=(FieldProblem("body", str(error)),))
+        case UnknownNameError():
+            ended = _last_change(plane, {error.name}) if error.name in _expected(command) else None
+            return problem if ended is None else _gone(error.name, ended, _expected(command)[error.name])
         case GenerationConflictError():
-            last = _last_change(plane, command)
-            etag = (("ETag", f'"g{error.actual}"'),)
-            if last is None:
-                return replace(problem, headers=etag)
-            return replace(problem, headers=etag, more=(*problem.more, ("last_change", brief_operation(last))))
+            last = _last_change(plane, set(_expected(command)))
+            more = (*problem.more, ("last_change", None if last is None else brief_operation(last)))
+            return replace(problem, headers=(("ETag", f'"g{error.actual}"'),), more=more)
         case LiveStateError():
             return problem
         case StateError():
@@ -147,14 +155,29 @@ def _taken(plane: ControlPlane, command: Command) -> Operation:
         raise ProblemError(refusal(error, plane, command)) from error
 
 
-def _last_change(plane: ControlPlane, command: Command) -> Operation | None:
-    """Return the youngest operation that changed one of the command's pools."""
-    pools = set(command.pools) if isinstance(command, Merge) else {command.pool}
+def _expected(command: Command) -> dict[str, int]:
+    """Return the generations that a command expects, by pool."""
+    expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
+    if command.expected_generation is not None:
+        expected[command.pool] = command.expected_generation
+    return expected
+
+
+def _last_change(plane: ControlPlane, pools: set[str]) -> Operation | None:
+    """Return the youngest operation that gave one of the pools other slots, or ended it."""
     for operation in reversed(plane.operations()):
-        touched = {operation.pool, *(change.pool for change in operation.plan.pools)} if operation.plan else None
-        if operation.state is OperationState.SUCCEEDED and pools & (touched or {operation.pool}):
+        touched = {change.pool for change in operation.plan.pools} if operation.plan is not None else set()
+        is_change = operation.state is OperationState.SUCCEEDED and operation.kind not in {"pause", "resume"}
+        if is_change and pools & touched:
             return operation
     return None
+
+
+def _gone(pool: str, last: Operation, expected: int) -> Problem:
+    """Return the problem of a pool that was there when the asker looked."""
+    detail = f"pool {pool} is gone: {last.who} did a {last.kind} since ({last.id}: {last.before} -> {last.after})"
+    more = (("expected_generation", expected), ("actual_generation", None), ("last_change", brief_operation(last)))
+    return Problem(412, "stale-generation", "Changed by somebody else", detail, more=more)
 
 
 def _as_said(command: Command, body: ControlRequest | None, asked: Asking) -> Command:

@@ -93,7 +93,7 @@ def test_every_change_is_made_by_the_client(client: Client, plane: MemoryPlane) 
     assert [pool.name for pool in client.pools()] == ["judges", "pool"]
     assert client.pool("pool").process_on_nodes == (2,)
     assert client.wait(client.pause("pool")).after == "pool [2]"
-    assert client.resume("pool", generation=4).succeeded
+    assert client.resume("pool", generation=3).succeeded
     assert client.plan_resize("pool", [4])["pools"][0]["after"] == [4]
     resized = client.resize("pool", [4])
     assert (resized.kind, resized.who, resized.plan and resized.plan["kind"]) == ("resize", "control", "resize")
@@ -214,7 +214,7 @@ def test_a_redirect_is_not_followed_and_proxies_are_not_asked(monkeypatch: pytes
 
 
 def test_a_server_that_is_too_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = {"type": "urn:podium:problem:too-many", "title": "Too many requests", "detail": "at most 20"}
+    problem = {"type": "urn:podium:problem:busy", "title": "Too many questions", "detail": "ask again"}
     answers = [Answer(429, json.dumps(problem).encode(), "id", 0.01), Answer(200, b'{"items": []}', "id")]
     monkeypatch.setattr("app.client.send", lambda *_: answers.pop(0))
     assert Client("http://x").pools() == ()

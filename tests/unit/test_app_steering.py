@@ -13,6 +13,7 @@ import pytest
 from app.api.idempotency import Remembered
 from app.api.problems import ProblemError
 from core.control.commands import Command, Operation, OperationState, PoolSnapshot
+from core.errors import CallTimeoutError
 from tests.app_doubles import House, answer, check_problem, get, post
 from tests.app_plane import MemoryPlane
 from web import source as web
@@ -111,6 +112,29 @@ def test_who_comes_second_sees_who_changed_what() -> None:
     last = problem["last_change"]
     assert (last["kind"], last["who"], last["before"], last["after"]) == ("resize", "control", "pool [2]", "pool [4]")
     assert sizes(house)["pool"] == (4,)
+
+
+def test_a_pool_that_somebody_split_meanwhile_is_gone_and_it_says_into_what() -> None:
+    house = House()
+    assert post(house, SPLIT, {"parts": PARTS, "expected_generation": 3}).status_code == 202
+    for path, body in (
+        (RESIZE, {"process_on_nodes": [1], "expected_generation": 3}),
+        (MERGE, {"pools": ["judges", "pool"], "name": "all", "expected_generations": {"pool": 3, "judges": 3}}),
+    ):
+        problem = check_problem(post(house, path, body), 412, "stale-generation")
+        assert (problem["actual_generation"], problem["last_change"]["after"]) == (None, "train [1], rest [1]")
+        assert "control did a split" in problem["detail"]
+    check_problem(post(house, RESIZE, {"process_on_nodes": [1]}, **{"If-Match": "*"}), 404, "unknown-name")
+
+
+def test_a_cluster_that_does_not_answer_is_no_error_of_ours() -> None:
+    class Silent(MemoryPlane):
+        def submit(self, command: Command) -> Operation:
+            raise CallTimeoutError("the cluster did not say within 20 s what is free", timeout_s=20.0)
+
+    response = post(House(plane=Silent()), RESIZE, {"process_on_nodes": [1]}, **{"If-Match": "*"})
+    check_problem(response, 503, "cluster-silent")
+    assert response.headers["retry-after"] == "5"
 
 
 def test_every_pool_of_a_merge_can_be_stale() -> None:
