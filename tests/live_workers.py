@@ -16,16 +16,20 @@ from core import DataProto, Dispatch, Execute, ReplicatedState, Worker, register
 
 
 class Faults:
-    """What a test wants to go wrong in workers of its own process: the name of a stage, and the rank."""
+    """What a test wants to go wrong in workers of its own process: at which stage, on which rank, how often."""
 
     stage: ClassVar[str] = ""
     rank: ClassVar[int] = 0
+    times: ClassVar[int] = 1000
     gate: ClassVar[threading.Event] = threading.Event()
 
     @classmethod
     def strike(cls, stage: str, rank: int) -> None:
-        """Raise if a test asked for it."""
-        if (cls.stage, cls.rank) == (stage, rank):
+        """Raise if a test asked for it, or wait for the test."""
+        if cls.rank == rank and cls.stage == f"slow {stage}":
+            cls.gate.wait(20)
+        elif (cls.stage, cls.rank) == (stage, rank) and cls.times > 0:
+            cls.times -= 1
             raise RuntimeError(f"{stage} was to fail")
 
 

@@ -49,8 +49,11 @@ class Target:
         return tuple(entry for entry in self.entries if entry.extra)
 
 
-def entries(pool: PoolView, sizes: Sequence[int]) -> Iterator[Entry]:
-    """Yield the entries of a resized pool, keeping on each node what can be kept."""
+def entries(pool: PoolView, sizes: Sequence[int], cling: bool) -> Iterator[Entry]:
+    """Yield the entries of a resized pool, keeping on each node what can be kept.
+
+    ``cling`` keeps slots also where others of their native group go and cannot be given back: processes stay there.
+    """
     nodes: dict[int, list[SlotView]] = {}
     for slot in pool.slots:
         nodes.setdefault(slot.node_index, []).append(slot)
@@ -68,10 +71,10 @@ def entries(pool: PoolView, sizes: Sequence[int]) -> Iterator[Entry]:
         elif size == len(slots):
             yield Entry(tuple(slot.key for slot in slots))
         else:
-            yield _shrunk(pool, slots, size)
+            yield _shrunk(pool, slots, size, cling)
 
 
-def _shrunk(pool: PoolView, slots: Sequence[SlotView], size: int) -> Entry:
+def _shrunk(pool: PoolView, slots: Sequence[SlotView], size: int, cling: bool) -> Entry:
     """Keep ``size`` of the slots so that whole native groups can be given back; replace them all where none can."""
     natives = dict.fromkeys(slot.key[0] for slot in slots)
     keep: list[SlotView] = []
@@ -81,7 +84,7 @@ def _shrunk(pool: PoolView, slots: Sequence[SlotView], size: int) -> Entry:
             keep += part
     if len(keep) == size:
         return Entry(tuple(slot.key for slot in keep))
-    if pool.shared & natives.keys():
+    if cling or pool.shared & natives.keys():
         # A part cannot be given back while another pool has the rest: it is spare until one of them grows.
         return Entry(tuple(slot.key for slot in slots[:size]))
     return Entry(extra=size)

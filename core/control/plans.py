@@ -110,7 +110,7 @@ def plan_change(command: Resize | Split | Merge | Move, world: World, room: Room
             to_pool=home,
             world_size_before=groups[name][1].world_size,
             world_size_after=sum(targets[home].sizes),
-            how=_how(groups[name], targets[home]),
+            how=_how(groups[name], targets[home], draft.mode),
         )
         for name, home in sorted(draft.homes.items())
     )
@@ -147,15 +147,18 @@ def _resize(command: Resize, world: World, room: Room) -> tuple[tuple[str, ...],
         problem = room.shortage(pool.name, extras, without) if extras else None
         if problem is None:
             return (pool.name,), draft
+    if problem is None:
+        stuck = next(group for group in pool.groups if group.keeping is Keeping.RECONFIGURE and not group.hands_over)
+        check_kept((replace(stuck, keeping=Keeping.NOTHING),))
     assert problem is not None
     raise problem
 
 
 def _resize_drafts(pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, str], world: World) -> Iterator[_Draft]:
     """Yield the ways to resize, the best first: keep what fits, else other slots, else give up the old ones before."""
-    keeping = Target(pool.name, tuple(entries(pool, sizes)))
+    stuck = any(group.keeping is Keeping.RECONFIGURE and not group.hands_over for group in pool.groups)
+    keeping = Target(pool.name, tuple(entries(pool, sizes, cling=stuck)))
     fresh = Target(pool.name, tuple(Entry(extra=size) for size in sizes))
-    stuck = [group.name for group in pool.groups if group.keeping is Keeping.RECONFIGURE and not group.hands_over]
     why_not = _against_preparing(pool.groups, (keeping,), homes, world)
     if keeping.kept and not why_not:
         yield _Draft((keeping,), homes, lost=stranded(pool, keeping))
@@ -167,9 +170,9 @@ def _resize_drafts(pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, s
     if keeping.kept and why_not:
         yield _Draft((keeping,), homes, Mode.RESERVED, why_not, stranded(pool, keeping))
     full = "the cluster has no room for old and new slots at once: the old ones are given back first"
-    if keeping.kept:
+    if keeping.kept and not stuck:
         yield _Draft((keeping,), homes, Mode.RELEASED, full, stranded(pool, keeping))
-    if can_be_fresh or not keeping.kept:
+    if can_be_fresh or not (keeping.kept or stuck):
         yield _Draft((fresh,), homes, Mode.RELEASED, full, stranded(pool, fresh))
 
 
@@ -298,10 +301,11 @@ def _against_preparing(
     return ""
 
 
-def _how(at: tuple[PoolView, GroupView], target: Target) -> str:
+def _how(at: tuple[PoolView, GroupView], target: Target, mode: Mode) -> str:
     pool, group = at
     if group.keeping is Keeping.RECONFIGURE:
-        survives = bool({slot.key for slot in pool.slots} & set(target.kept))
+        # Processes on slots that are given back first do not live long enough to stay.
+        survives = bool({slot.key for slot in pool.slots} & set(target.kept)) and mode is not Mode.RELEASED
         return "reconfigure" if survives else "state"
     return str(group.keeping.value)
 

@@ -22,6 +22,7 @@ from core.control.world import look
 from core.errors import CallTimeoutError, PoolClosedError, StateError
 from core.group import RayWorkerGroup
 from core.group.rebuild import Prepared, abandon, check_up, hand_over, prepare, retire, save_state, switch
+from core.group.regroup import Regrouping, discard, regroup, spawn_missing, take_back
 from core.pool import PoolState, RayResourcePool
 from core.pool.seats import leave_seats, take_seats
 from core.runtime import Runtime
@@ -57,6 +58,9 @@ class Undertaking:
         self._placements: dict[str, Placement] = {}
         self._reserved: list[Placement] = []
         self._prepared: dict[str, Prepared] = {}
+        self._staying = {move.group for move in change.plan.groups if move.how == "reconfigure"}
+        self._regroupings: dict[str, Regrouping] = {}
+        self._regrouped: list[str] = []
         self._seats: list[tuple[tuple[SlotKey, ...], str]] = []
         self._retired = False
         self._switching = False
@@ -92,11 +96,14 @@ class Undertaking:
     def abandon(self) -> None:
         """End and give back what was brought up and not switched to; may be called twice."""
         for name, prepared in self._prepared.items():
-            abandon(self._groups[name], prepared)
+            if name not in self._regroupings:
+                abandon(self._groups[name], prepared)
+        for name, regrouping in self._regroupings.items():
+            discard(self._groups[name], regrouping)
         self._leave_seats()
         for placement in self._reserved:
             self._runtime.cluster.release(placement)
-        self._prepared, self._reserved, self._placements = {}, [], {}
+        self._prepared, self._regroupings, self._reserved, self._placements = {}, {}, [], {}
 
     def carry_out(self, say: Callable[[str], None]) -> None:
         """Drain, hand over and switch; on any failure everything is as it was.
@@ -149,12 +156,16 @@ class Undertaking:
         for name, home in sorted(self.change.homes.items()):
             group, placement = self._groups[name], self._placements[home]
             say(f"starting {len(placement.slots)} workers of {name} for {home}")
+            there = set(slot_keys(group.resource_pool.placement_now)) if name in self._staying else set()
             if self.change.mode is Mode.PREPARED:
-                keys, seat = slot_keys(placement), f"{name} (to come)"
+                keys, seat = tuple(key for key in slot_keys(placement) if key not in there), f"{name} (to come)"
                 take_seats(self._runtime.slot_tenants, keys, seat)
                 self._seats.append((keys, seat))
             like = self._pools.get(home) or self.pools[0]
-            self._prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
+            if name in self._staying:
+                self._regroupings[name] = spawn_missing(group, placement, like, self._left_s(), given_up)
+            else:
+                self._prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
 
     def _check_unchanged(self) -> None:
         """Refuse a plan that what the driver did meanwhile has made stale."""
@@ -183,8 +194,9 @@ class Undertaking:
         """Move every group's state to its new workers, starting those first if need be; return what that took."""
         self._states: dict[str, tuple[Ref, ...]] = {}
         for name, group in sorted(self._groups.items()):
-            say(f"saving the state of {name}")
-            self._states[name] = save_state(group, self._left_s())
+            if name not in self._staying:
+                say(f"saving the state of {name}")
+                self._states[name] = save_state(group, self._left_s())
         began = time.monotonic()
         if self.change.mode is not Mode.PREPARED:
             self._make_room(say)
@@ -197,14 +209,20 @@ class Undertaking:
             if self._states[name]:
                 say(f"handing the state of {name} over")
             hand_over(group, prepared, self._states[name], self._left_s())
+        for name, regrouping in sorted(self._regroupings.items()):
+            say(f"reconfiguring {name}")
+            self._regrouped.append(name)
+            self._prepared[name] = regroup(self._groups[name], regrouping, self._left_s())
         return started_s
 
     def _make_room(self, say: Callable[[str], None]) -> None:
         """End the old workers, and give back their slots where the new ones need that."""
-        say(f"ending the old workers of {', '.join(sorted(self._groups)) or 'no group'}")
+        ending = sorted(name for name in self._groups if name not in self._staying)
+        say(f"ending the old workers of {', '.join(ending) or 'no group'}")
         self._retired = True
-        for group in self._groups.values():
-            retire(group, self._reason())
+        for name, group in self._groups.items():
+            if name not in self._staying:
+                retire(group, self._reason())
         if self.change.mode is Mode.RELEASED:
             (pool,) = self.pools
             (target,) = self.change.targets
@@ -284,12 +302,16 @@ class Undertaking:
         if self._switching:
             self._give_up(error)
             return
+        regroupings = [(self._groups[name], self._regroupings[name]) for name in self._regrouped]
         self.abandon()
-        if not self._retired:
+        if not self._retired and not regroupings:
             return
-        say("starting the old workers anew")
+        say("bringing the old workers back")
         try:
-            self._restore()
+            for group, regrouping in regroupings:
+                take_back(group, regrouping, _ROLLBACK_S)
+            if self._retired:
+                self._restore()
         except BaseException as second:
             _log.exception("a change could not be rolled back")
             self._give_up(second)
@@ -303,6 +325,8 @@ class Undertaking:
                 for group in self._groups.values():
                     pool.settle(group)
         for name, group in sorted(self._groups.items()):
+            if name in self._staying:
+                continue
             prepared = prepare(group, group.resource_pool.placement_now, timeout_s=_ROLLBACK_S)
             self._prepared[name] = prepared
             hand_over(group, prepared, self._states[name], _ROLLBACK_S)

@@ -121,7 +121,8 @@ def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayReso
         one._take_on(prepared.started)
         announce_rebuilt(one.name, one._pool, prepared.started, reason)
     for actor in crew.actors:
-        root._runtime.cluster.kill(actor)
+        if not any(actor is staying for staying in prepared.started.actors):
+            root._runtime.cluster.kill(actor)
 
 
 def check_up(group: RayWorkerGroup, prepared: Prepared, timeout_s: float) -> None:

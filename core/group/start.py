@@ -165,31 +165,14 @@ def start_workers(
     """
     began = time.monotonic()
     deadline = began + request.timeout_s
-    names = tuple(
-        f"{request.prefix}{request.user_class.__name__}_{slot.node_index}:{slot.local_index}"
-        for slot in request.placement.slots
-    )
+    names = worker_names(request)
     actors: list[ActorHandle] = []
     try:
-        actor_class = shell_class(request.user_class)
-        for slot, name in zip(request.placement.slots, names, strict=True):
-            actors.append(
-                cluster.spawn(
-                    SpawnRequest(
-                        actor_class=actor_class,
-                        name=name,
-                        placement=request.placement,
-                        slot=slot,
-                        num_cpus=1.0,
-                        num_gpus=request.gpu_share,
-                        device=request.device,
-                        env=request.worker_env,
-                        options=request.options,
-                    )
-                )
-            )
-        address, port = request.rendezvous or _rendezvous(cluster, actors[0], request, deadline, given_up)
-        identities = _construct(cluster, actors, request, (address, port), deadline, given_up)
+        for rank, name in enumerate(names):
+            actors.append(spawn_worker(cluster, request, rank, name))
+        address, port = request.rendezvous or rendezvous_at(cluster, actors[0], request, deadline, given_up)
+        built = [construct_on(cluster, actor, request, rank, (address, port)) for rank, actor in enumerate(actors)]
+        identities = tuple(fetch_patiently(cluster, built, deadline, given_up))
         check_versions(identities, names)
         clocks = align_clocks(cluster, clock, actors, deadline)
     except BaseException as error:
@@ -197,6 +180,31 @@ def start_workers(
             cluster.kill(actor)
         raise _explained(error, request, names) from None
     return Started(tuple(actors), names, identities, clocks, address, port, time.monotonic() - began)
+
+
+def worker_names(request: StartRequest) -> tuple[str, ...]:
+    """Return the names that the workers get on the cluster, by rank."""
+    return tuple(
+        f"{request.prefix}{request.user_class.__name__}_{slot.node_index}:{slot.local_index}"
+        for slot in request.placement.slots
+    )
+
+
+def spawn_worker(cluster: Cluster, request: StartRequest, rank: int, name: str) -> ActorHandle:
+    """Start the process of one rank, on its slot."""
+    return cluster.spawn(
+        SpawnRequest(
+            actor_class=shell_class(request.user_class),
+            name=name,
+            placement=request.placement,
+            slot=request.placement.slots[rank],
+            num_cpus=1.0,
+            num_gpus=request.gpu_share,
+            device=request.device,
+            env=request.worker_env,
+            options=request.options,
+        )
+    )
 
 
 def fetch_patiently(
@@ -216,8 +224,8 @@ def fetch_patiently(
                 raise
 
 
-def _rendezvous(
-    cluster: Cluster, first: ActorHandle, request: StartRequest, deadline: float, given_up: Callable[[], bool]
+def rendezvous_at(
+    cluster: Cluster, first: ActorHandle, request: StartRequest, deadline: float, given_up: Callable[[], bool] = _never
 ) -> tuple[str, int]:
     """Let rank 0 hold a port on its node."""
     held = cluster.submit(first, "_podium_hold_port", (list(request.port_candidates),), {})
@@ -225,46 +233,31 @@ def _rendezvous(
     return request.placement.slots[0].node, port
 
 
-def _construct(
-    cluster: Cluster,
-    actors: Sequence[ActorHandle],
-    request: StartRequest,
-    rendezvous: tuple[str, int],
-    deadline: float,
-    given_up: Callable[[], bool],
-) -> tuple[WorkerIdentity, ...]:
-    submitted = [
-        cluster.submit(
-            actor,
-            "_podium_construct",
-            (
-                request.group,
-                rank,
-                rank_variables(request, rank, rendezvous),
-                request.args,
-                request.kwargs,
-            ),
-            {},
-        )
-        for rank, actor in enumerate(actors)
-    ]
-    return tuple(fetch_patiently(cluster, [one.result for one in submitted], deadline, given_up))
+def construct_on(
+    cluster: Cluster, actor: ActorHandle, request: StartRequest, rank: int, rendezvous: tuple[str, int]
+) -> Ref:
+    """Have a rank's worker built in its process; return the reference of its identity."""
+    variables = {
+        **place_variables(request.placement, rank, rendezvous),
+        "WG_PREFIX": request.prefix,
+        "WG_BACKEND": "ray",
+    }
+    args = (request.group, rank, variables, request.args, request.kwargs)
+    return cluster.submit(actor, "_podium_construct", args, {}).result
 
 
-def rank_variables(request: StartRequest, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
-    """Return the variables that tell a worker its place."""
-    slot = request.placement.slots[rank]
-    n_on_node = str(sum(other.node_index == slot.node_index for other in request.placement.slots))
+def place_variables(placement: Placement, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
+    """Return the variables that tell a worker its place among the ranks."""
+    slot = placement.slots[rank]
+    n_on_node = str(sum(other.node_index == slot.node_index for other in placement.slots))
     return {
-        "WORLD_SIZE": str(len(request.placement.slots)),
+        "WORLD_SIZE": str(len(placement.slots)),
         "RANK": str(rank),
         "LOCAL_WORLD_SIZE": n_on_node,
         "LOCAL_RANK": str(slot.local_index),
         "RAY_LOCAL_WORLD_SIZE": n_on_node,
         "MASTER_ADDR": rendezvous[0],
         "MASTER_PORT": str(rendezvous[1]),
-        "WG_PREFIX": request.prefix,
-        "WG_BACKEND": "ray",
     }
 
 

@@ -134,6 +134,15 @@ class ActorShell:
         """Take over what the old ranks of this group saved; references arrive as their values only one by one."""
         return self._podium_do(_LOAD_STATE, (list(states),), {})
 
+    def _podium_settle(self, rank: int, variables: Mapping[str, str]) -> tuple[None, bytes]:
+        """Take another place among the ranks; the class's own ``reconfigure`` is asked next."""
+        started_ns = time.monotonic_ns()
+        adopt_environ(variables)
+        self._podium_place = self._podium_place[0], rank
+        # Read anew from the environment when next asked for.
+        self.__dict__.pop("_rank_facts", None)
+        return None, _receipt(started_ns)
+
     def _podium_ping(self) -> tuple[None, bytes]:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
         return None, _receipt(time.monotonic_ns())

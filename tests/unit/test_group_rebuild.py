@@ -164,7 +164,7 @@ def test_ending_old_workers_is_no_death_and_the_end_of_a_new_one_is(local: Local
     group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Stateless))
     rebuild(group)
     assert not any(event.died for event in local[1].of(WorkerEnded))
-    local[0].runtime.cluster.kill(group.workers[1])
+    group.workers[1].kill()
     with pytest.raises(WorkerDiedError):
         group.place()
     assert [event.rank for event in local[1].await_count(WorkerEnded, 3) if event.died] == [1]
