@@ -1,38 +1,39 @@
-"""Makes the file of a big run that never was, the same on every machine, and times every view of it.
+"""A seeded run of any size: ``python -m benchmarks.synth --calls 1000000 --ranks 8 --file BIG.db``.
 
-``python -m benchmarks.synth --calls 100000 --ranks 8`` prints a table. Events go through the recorder's own ledger and
-file, so that roll-ups and totals are those of a real run.
+Events go through the recorder's own ledger and file, so that roll-ups, histograms and totals are those of a real run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import random
-import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from app.store.facts import RunFacts
+from app.store.facts import AuditFacts, RunFacts
 from app.store.ledger import Ledger
-from app.store.reader import Reader
 from app.store.runfile import Counters, RunFile
 from core.events import (
     CallFinished,
+    CallStalled,
     CallStarted,
+    DeathReport,
     ErrorFacts,
     Event,
     GroupCreated,
     MethodFacts,
+    OperationChanged,
     PoolCreated,
     RankFinished,
     SlotFacts,
     StepFinished,
     StepStarted,
+    WorkerEnded,
     WorkerStarted,
 )
-from web.source import CallFilter
 
 START_NS = 1_800_000_000_000_000_000
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
@@ -40,7 +41,7 @@ _METHODS = (("generate", 40.0, 0.12), ("log_prob", 12.0, 0.05), ("update", 25.0,
 _BATCH = 5_000
 
 
-def events(n_calls: int, n_ranks: int, seed: int = 7, gap_ms: float = 0.3) -> Iterator[Event]:
+def events(n_calls: int, n_ranks: int, seed: int = 7, gap_ms: float = 0.3) -> Iterator[object]:
     """Yield the events of a run of ``n_calls`` calls on ``n_ranks`` ranks; rank 5 is slow, one call in 2,000 fails."""
     chance = random.Random(seed)
     yield from _places(n_ranks)
@@ -92,9 +93,23 @@ def events(n_calls: int, n_ranks: int, seed: int = 7, gap_ms: float = 0.3) -> It
             50 * _US,
             ErrorFacts("RuntimeError", "made up", "Traceback (most recent call last): made up", 3) if failed else None,
         )
+        if call_id % 20_000 == 0:
+            yield from _change(call_id // 20_000, ended_ns)
         now_ns = ended_ns + int(gap_ms * _MS * chance.uniform(0.5, 1.5))
         if call_id % 40 == 0:
             yield StepFinished(now_ns, step, (("reward", 1 - 1 / step), ("loss", 1 / step)))
+
+
+def _change(number: int, at_ns: int) -> Iterator[object]:
+    """Yield what is seldom: an operation with its audit entry, a stall, a death, and the worker that comes after."""
+    uid = f"op{number}"
+    yield AuditFacts(at_ns, "ada", "127.0.0.1", "synth", f"r{number}", "pause", "train", number, "accepted", "", uid)
+    for state in ("pending", "waiting_for_safe_point", "running", "succeeded"):
+        yield OperationChanged(at_ns, uid, "pause", "train", state, "ada", number)
+    yield CallStalled(at_ns, number * 20_000, "actor", "update", (1,), 60.0)
+    report = DeathReport("actor", "actor-1", "a1", "killed by signal 9 (SIGKILL) from outside", 9, log_tail=("x",) * 20)
+    yield WorkerEnded(at_ns, "actor", 1, True, report.cause, 1000 + number, "10.0.0.0", "update", 0, report)
+    yield WorkerStarted(at_ns, "actor", "train", 1, 1, f"actor-1-{number}", 2000 + number, "10.0.0.0", "a1", "0")
 
 
 def _places(n_ranks: int) -> Iterator[Event]:
@@ -109,25 +124,37 @@ def _places(n_ranks: int) -> Iterator[Event]:
     yield GroupCreated(START_NS, "actor", "train", "made.Up", n_ranks, methods)
 
 
-def make(path: Path, n_calls: int, n_ranks: int) -> tuple[int, float]:
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Millions of values without a circle among them: looking for one would cost a fifth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def make(path: Path, n_calls: int, n_ranks: int, seed: int = 7) -> tuple[int, float]:
     """Make the file, and return how many events it took and how many seconds."""
     file = RunFile(path)
     file.create(RunFacts("made-up", "made up", "none", "none", 0, "0", "3", "", START_NS, START_NS))
-    ledger, counters, batch = Ledger(START_NS), Counters(), []
+    ledger, counters = Ledger(START_NS), Counters()
+    batch: list[object] = []
     began = time.perf_counter()
-    for event in events(n_calls, n_ranks):
-        batch.append(event)
-        if len(batch) >= _BATCH:
-            _write(file, ledger, counters, batch)
-            batch = []
-    _write(file, ledger, counters, batch, closing=True)
+    with _without_collector():
+        for event in events(n_calls, n_ranks, seed):
+            batch.append(event)
+            if len(batch) >= _BATCH:
+                _write(file, ledger, counters, batch)
+                batch = []
+        _write(file, ledger, counters, batch, closing=True)
     took_s = time.perf_counter() - began
     file.end("ended", True, counters.sequence + 1)
     file.close()
     return counters.n_recorded, took_s
 
 
-def _write(file: RunFile, ledger: Ledger, counters: Counters, batch: list[Event], closing: bool = False) -> None:
+def _write(file: RunFile, ledger: Ledger, counters: Counters, batch: list[object], closing: bool = False) -> None:
     rows = ledger.take(batch, closing=closing)
     counters.sequence += 1
     counters.n_recorded += rows.n_events
@@ -136,60 +163,19 @@ def _write(file: RunFile, ledger: Ledger, counters: Counters, batch: list[Event]
         file.checkpoint(truncate=False)
 
 
-def views(reader: Reader) -> dict[str, Callable[[], object]]:
-    """Return every question the pages ask, by name."""
-    run_ms = reader.run().duration_ms
-    middle = run_ms / 2
-    newest = reader.calls(1, None, CallFilter()).items[0].id
-
-    def window(length_ms: float) -> Callable[[], object]:
-        return lambda: reader.timeline(middle, middle + length_ms, 1400)
-
-    return {
-        "overview": reader.overview,
-        "timeline, everything": lambda: reader.timeline(None, None, 1400),
-        "timeline, 1 h": window(3_600_000),
-        "timeline, 10 min": window(600_000),
-        "timeline, 1 min": window(60_000),
-        "timeline, 10 s": window(10_000),
-        "timeline, 1 s": window(1_000),
-        "one call": lambda: reader.call(newest // 2),
-        "100 calls": lambda: reader.calls(100, None, CallFilter()),
-        "100 calls, half way": lambda: reader.calls(100, newest // 2, CallFilter()),
-        "100 calls of a method": lambda: reader.calls(100, None, CallFilter(method="update")),
-        "100 failed calls": lambda: reader.calls(100, None, CallFilter(status="error")),
-        "100 failed calls of a method": lambda: reader.calls(100, None, CallFilter(method="update", status="error")),
-        "100 calls of a step": lambda: reader.calls(100, None, CallFilter(step=newest // 80)),
-        "sequence": reader.sequence,
-    }
-
-
 def main() -> None:
-    """Make a file, or take the one given, and print how long each view takes."""
+    """Make the file, and say how long that took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--file", type=Path, help="kept; used as it is when it exists")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=7, help="the same seed makes the same run")
+    parser.add_argument("--file", type=Path, required=True, help="where to; it must not be there yet")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = options.file or Path(folder) / "made-up.db"
-        if not path.exists():
-            n_events, took_s = make(path, options.calls, options.ranks)
-            print(f"{n_events:,} events in {took_s:.1f} s: {n_events / took_s:,.0f} a second")
-        print(f"{path.stat().st_size / 1e6:,.0f} MB")
-        reader = Reader(path, deadline_s=30.0)
-        for name, ask in views(reader).items():
-            times_ms = []
-            for _ in range(options.rounds):
-                began = time.perf_counter()
-                ask()
-                times_ms.append((time.perf_counter() - began) * 1e3)
-            p95 = statistics.quantiles(times_ms, n=20)[-1]
-            print(
-                f"{name:32} first {times_ms[0]:7.1f} ms  p50 {statistics.median(times_ms):7.1f} ms  p95 {p95:7.1f} ms"
-            )
-        reader.close()
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    n_events, took_s = make(options.file, options.calls, options.ranks, options.seed)
+    print(f"{n_events:,} events in {took_s:.1f} s: {n_events / took_s:,.0f} a second")
+    print(f"{options.file}: {options.file.stat().st_size / 1e6:,.0f} MB; time its queries with")
+    print(f"  python -m benchmarks.queries --file {options.file}")
 
 
 if __name__ == "__main__":
