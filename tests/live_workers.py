@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed
 from torch import nn
 
 from core import DataProto, Dispatch, Execute, ReplicatedState, Worker, register
@@ -175,3 +176,19 @@ class Staying(Plain):
     def moves(self) -> int:
         """Return how often the place changed."""
         return self.n_moves
+
+
+class RingLearner(Learning):
+    """A replicated model in a process group, which every new set of workers forms anew."""
+
+    def __init__(self, seed: int = 0) -> None:
+        """Join the group of the ranks of now."""
+        super().__init__(seed)
+        torch.distributed.init_process_group("gloo")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def sum_of_ranks(self) -> float:
+        """Add up the ranks over the process group."""
+        total = torch.tensor([float(self.rank)])
+        torch.distributed.all_reduce(total)
+        return float(total)
