@@ -1,30 +1,22 @@
-"""The price of a call: a no-op on four ranks, by bare Ray and by Podium with the recorder off and on."""
+"""The price of a call: a no-op on every rank, by bare Ray, by Podium with the recorder off and on, and by verl."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from app.recorder import Recorder, start_run
-from benchmarks.measure import Row, measure_in_turn
-from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+from benchmarks.measure import Effort, Row, Target, measure_in_turn
 from core import runtime as runtimes
 
-N_RANKS = 4
+_TARGETS = (Target("Podium, recording on", "bare Ray", 1.10),)
 
 
-class NoOp(Worker):
-    """A worker that does nothing, called by Ray and by Podium."""
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def nothing(self) -> None:
-        """Do nothing."""
-
-
-def measure(folder: Path, n_rounds: int, n_calls: int) -> Row:
-    """Time the three contenders in turn; the run's file goes to ``folder``."""
+def measure(group: Any, verl: tuple[Any, Any] | None, folder: Path, effort: Effort) -> Row:
+    """Time the contenders in turn; the run's file goes to ``folder``."""
     runtime = runtimes.current()
     recorder = start_run(
         folder,
@@ -34,21 +26,20 @@ def measure(folder: Path, n_rounds: int, n_calls: int) -> Row:
         podium_version="bench",
         ray_version=ray.__version__,
     )
+    actors = group.workers
+    tap = Tap(recorder)
+    contenders: dict[str, Callable[[], object]] = {
+        "bare Ray": lambda: ray.get([actor.nothing.remote() for actor in actors]),
+        "Podium, recording off": tap.with_recording(False, group.nothing),
+        "Podium, recording on": tap.with_recording(True, group.nothing),
+    }
+    if verl is not None:
+        contenders["verl"] = verl[0].nothing
     try:
-        with (
-            RayResourcePool([N_RANKS], max_colocate_count=2) as pool,
-            RayWorkerGroup(pool, RayClassWithInitArgs(NoOp)) as group,
-        ):
-            actors = group.workers
-            tap = Tap(recorder)
-            contenders: dict[str, Callable[[], object]] = {
-                "bare Ray": lambda: ray.get([actor.nothing.remote() for actor in actors]),
-                "Podium, recording off": tap.with_recording(False, group.nothing),
-                "Podium, recording on": tap.with_recording(True, group.nothing),
-            }
-            what = f"no-op ONE_TO_ALL call on {N_RANKS} ranks"
-            return measure_in_turn(what, "bare Ray", contenders, n_rounds, n_calls)
+        what = f"no-op ONE_TO_ALL call on {len(actors)} ranks"
+        return measure_in_turn(what, "bare Ray", contenders, effort, _TARGETS)
     finally:
+        runtime.bus.unsubscribe(recorder)
         recorder.close(status="ended")
 
 

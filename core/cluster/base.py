@@ -103,6 +103,14 @@ class Outcome:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StoreRoom:
+    """The shared memory that the cluster's store has on this node, and how much of it nobody uses."""
+
+    capacity_bytes: int
+    free_bytes: int
+
+
 class Cluster(Protocol):
     """Processes, slots and references.
 
@@ -162,6 +170,10 @@ class Cluster(Protocol):
         Raises:
             TimeoutError: Not all had after ``timeout_s``.
         """
+        ...
+
+    def store_room(self, n_bytes: int) -> StoreRoom | None:
+        """Return the room of this node's store if ``n_bytes`` at once are more than it holds, None if they fit."""
         ...
 
     def put(self, value: object) -> Ref:
@@ -238,6 +250,10 @@ class Cluster(Protocol):
             UnknownNameError: No node of that address is up.
             TimeoutError: It was not done after ``timeout_s``.
         """
+        ...
+
+    def abandon(self) -> None:
+        """End at once every process of the cluster that this process started: it is about to be ended by a signal."""
         ...
 
     def close(self) -> None:

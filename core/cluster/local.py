@@ -31,10 +31,12 @@ from core.cluster.base import (
     ReserveRequest,
     Slot,
     SpawnRequest,
+    StoreRoom,
     Submitted,
     adopt_environ,
     isolate_environ,
 )
+from core.cluster.shortage import no_room
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
 _NODE = "127.0.0.1"
@@ -292,7 +294,7 @@ class LocalCluster:
         needed = {name: amount * n_bundles for name, amount in request.bundle.items()}
         if all(free.get(name, 0.0) >= amount for name, amount in needed.items()):
             return None
-        return _no_room(request, needed, free, self._total)
+        return no_room(request, needed, free, self._total)
 
     def _take(self, amounts: Mapping[str, float], sign: int) -> None:
         if self._free is not None:
@@ -338,6 +340,11 @@ class LocalCluster:
             for index in ready:
                 del pending[index]
             yield ready
+
+    def store_room(self, n_bytes: int) -> StoreRoom | None:
+        """Compare with the resource of Ray's name if one was given: values are kept as bytes of this process."""
+        capacity = self._total.get("object_store_memory")
+        return None if capacity is None or n_bytes <= capacity else StoreRoom(int(capacity), int(capacity))
 
     def put(self, value: object) -> LocalRef:
         """Pickle a value once."""
@@ -424,27 +431,10 @@ class LocalCluster:
             raise UnknownNameError(f"no node with the address {node!r} is up", name=node, known=(_NODE,))
         return function(*args)
 
+    def abandon(self) -> None:
+        """Do nothing: there is no other process."""
+
     def close(self) -> None:
         """End every worker."""
         for actor in list(self._actors):
             self.kill(actor)
-
-
-def _no_room(
-    request: ReserveRequest, needed: Mapping[str, float], free: Mapping[str, float], total: Mapping[str, float]
-) -> PlacementError:
-    def words(amounts: Mapping[str, float]) -> str:
-        return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
-
-    n_bundles = sum(request.process_on_nodes)
-    available = {name: free.get(name, 0.0) for name in needed}
-    return PlacementError(
-        f"pool {request.pool} {list(request.process_on_nodes)} does not fit: {n_bundles} bundles of "
-        f"{words(request.bundle)} need {words(needed)}, free are {words(available)}",
-        pool=request.pool,
-        bundle=tuple(request.bundle.items()),
-        n_bundles=n_bundles,
-        needed=tuple(needed.items()),
-        available=tuple(available.items()),
-        hopeless=any(amount > total.get(name, 0.0) for name, amount in needed.items()),
-    )

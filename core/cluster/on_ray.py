@@ -24,8 +24,20 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from core.cluster.addresses import address_key
-from core.cluster.base import UNREACHABLE, Outcome, Placement, Ref, ReserveRequest, Slot, SpawnRequest, Submitted
+from core.cluster.base import (
+    UNREACHABLE,
+    Outcome,
+    Placement,
+    Ref,
+    ReserveRequest,
+    Slot,
+    SpawnRequest,
+    StoreRoom,
+    Submitted,
+)
 from core.cluster.naming import death_in, native_name, shown_name
+from core.cluster.options import actor_options
+from core.cluster.processes import end_children
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
 from core.errors import (
     ClusterUnreachableError,
@@ -49,6 +61,7 @@ class RayCluster:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
         self._started_here = started_here
         self._adopted: set[Any] = set()
+        self._store_bytes: int | None = None
         self._ended: set[Any] = set()
 
     @classmethod
@@ -73,14 +86,8 @@ class RayCluster:
                     address=address,
                 ) from error
             return cls(started_here=False)
-        defaults: dict[str, Any] = {
-            "address": "local",
-            "include_dashboard": False,
-            "logging_level": logging.WARNING,
-            "num_cpus": num_cpus,
-            "num_gpus": num_gpus,
-        }
-        ray.init(**{**defaults, **options})
+        local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
+        ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
         return cls(started_here=True)
 
     @property
@@ -135,19 +142,7 @@ class RayCluster:
         if actor_class is None:
             _declare_two_returns(request.actor_class)
             actor_class = _actor_classes[request.actor_class] = ray.remote(request.actor_class)
-        options: dict[str, Any] = {"num_cpus": request.num_cpus, **_where(request)}
-        if request.name:
-            options["name"] = request.name
-        options |= request.options
-        if request.num_gpus and request.device == "GPU":
-            # The group says how its slots' devices are shared, not the class.
-            options["num_gpus"] = request.num_gpus
-        elif request.num_gpus:
-            options["resources"] = {**options.get("resources", {}), request.device: request.num_gpus}
-        if request.env:
-            runtime_env = dict(request.options.get("runtime_env") or {})
-            variables = {**runtime_env.get("env_vars", {}), **request.env}
-            options["runtime_env"] = {**runtime_env, "env_vars": variables}
+        options = {**_where(request), **actor_options(request)}
         try:
             return actor_class.options(**options).remote(*request.args, **request.kwargs)
         except ValueError as error:
@@ -192,6 +187,17 @@ class RayCluster:
                 also, pending = ray.wait(pending, num_returns=len(pending), timeout=_A_MOMENT_S)
                 ready += also
             yield [place[ref] for ref in ready]
+
+    def store_room(self, n_bytes: int) -> StoreRoom | None:
+        """Compare with the memory of this node's object store; what is free is Ray's figure of a moment ago."""
+        if self._store_bytes is None:
+            own = ray.get_runtime_context().get_node_id()
+            sizes = [node["Resources"].get("object_store_memory") for node in _nodes() if node["NodeID"] == own]
+            self._store_bytes = int(sizes[0]) if sizes and sizes[0] else 0
+        if not self._store_bytes or n_bytes <= self._store_bytes:
+            return None
+        free = int(ray.available_resources().get("object_store_memory", 0))  # type: ignore[no-untyped-call]
+        return StoreRoom(self._store_bytes, min(free, self._store_bytes))
 
     def put(self, value: object) -> Ref:
         """Store a value in the object store."""
@@ -284,6 +290,10 @@ class RayCluster:
         remote = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         (value,) = self.fetch([remote.remote(*args)], timeout_s)
         return value
+
+    def abandon(self) -> None:
+        """Kill the Ray that is this process's child: its agents would outlive a driver that ends without a word."""
+        end_children(os.path.dirname(ray.__file__))
 
     def close(self) -> None:
         """Shut Ray down if this object started it."""

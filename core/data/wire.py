@@ -3,7 +3,7 @@
 ``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples and object arrays, by a
 ``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback`` nothing is
 copied on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as Ray's shared
-memory, is copied, so that everything can be written to and nothing is shared.
+memory, becomes the receiver's own (``receive``), so that everything can be written to and no write reaches another.
 
 What comes back: the same dtype, shape, layout and bytes, contiguous. Tensors come back *detached* (``requires_grad``
 False: a graph cannot cross a process, and a leaf that requires grad could not be changed in place). A tensor of a
@@ -12,6 +12,10 @@ device that the receiver lacks comes back on the CPU. The format is in the paylo
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +24,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts, stack_strided, tight
+from core.data.receive import received_array, received_memory
 from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -44,7 +49,8 @@ class Parcel:
         if tensordict.is_tensor_collection(self.content):
             return _reduce_tensordict(self.content, self.offsets)
         flags = self.content.flags
-        return _owned, (self.content if flags.c_contiguous or flags.f_contiguous else self.content.copy(),)
+        arrive = _viewed if getattr(_sending, "views", False) else _owned
+        return arrive, (self.content if flags.c_contiguous or flags.f_contiguous else self.content.copy(),)
 
 
 def pack(value: Any) -> Any:
@@ -67,6 +73,10 @@ def _pack(value: Any, memo: dict[int, Any]) -> Any:
         mapping = memo[id(value)] = {}
         mapping.update((key, _pack(item, memo)) for key, item in value.items())
         return mapping
+    if kind is OrderedDict:
+        ordered = memo[id(value)] = OrderedDict((key, _pack(item, memo)) for key, item in value.items())
+        ordered.__dict__.update(value.__dict__)  # a state_dict keeps its _metadata there
+        return ordered
     if kind is list:
         items: list[Any] = []
         memo[id(value)] = items
@@ -105,8 +115,27 @@ def _pack_objects(array: np.ndarray[Any, Any], memo: dict[int, Any]) -> np.ndarr
 
 
 def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return ``array`` if it can be written to, else a copy."""
-    return array if array.flags.writeable else array.copy(order="K")
+    """Take an array that has arrived; the name is in files that were saved."""
+    return received_array(array)
+
+
+def _viewed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Take an array that its receiver only reads, as its sender knows."""
+    return array
+
+
+_sending = threading.local()
+
+
+@contextlib.contextmanager
+def sending(views: bool) -> Iterator[None]:
+    """Say of what this thread pickles meanwhile whether arrays are to arrive as read-only ``views``."""
+    before = getattr(_sending, "views", False)
+    _sending.views = views
+    try:
+        yield
+    finally:
+        _sending.views = before
 
 
 def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
@@ -158,7 +187,7 @@ def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.
     array = raw if isinstance(raw, np.ndarray) else np.frombuffer(raw, dtype=np.uint8)
     if array.size == 0:
         return torch.empty(shape, dtype=dtype)
-    array = _owned(array)
+    array = received_memory(array)
     if array.__array_interface__["data"][0] % dtype.itemsize:
         array = array.copy()
     return torch.from_numpy(array).view(dtype).reshape(shape)

@@ -6,15 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
 from core.cluster import Cluster, Outcome, Ref, Submitted
 from core.data.batch import payload_bytes
+from core.data.wire import pack, sending
 from core.dispatch import Arguments, Deal, RankArguments
-from core.errors import PodiumError, ShareError
+from core.errors import ObjectStoreFullError, PodiumError, ShareError
 from core.group.answers import Answer, follow
 from core.group.bind import Method
 from core.group.crew import Crew
@@ -23,6 +24,8 @@ from core.worker import Header, plain_answer_name
 
 _PUT_ONCE_BYTES = 64 * 1024
 """From this size on an argument of several ranks is stored once and passed by reference."""
+_PACK_BYTES = 4 * 1024
+"""From this size on an argument travels as raw memory; below, the cluster's own pickle is as quick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +36,93 @@ class Load:
     n_bytes: int
 
 
-def weigh(crew: Crew, dealt: Deal, tracker: CallTracker) -> list[tuple[int, Load]]:
-    """Weigh what each rank gets; store once what several ranks get, so that it is serialised once."""
+def weigh(crew: Crew, method: Method, dealt: Deal, tracker: CallTracker) -> list[tuple[int, Load]]:
+    """Weigh what each rank gets; store once what several ranks get, so that it is serialised once.
+
+    Raises:
+        ObjectStoreFullError: All that is sent does not fit the cluster's store; nothing was sent.
+    """
     ranks = tracker.facts.ranks
-    n_sharing = Counter(id(dealt.ranks[rank]) for rank in ranks)
-    loads: dict[int, Load] = {}
-    for rank in ranks:
-        given = dealt.ranks[rank]
-        if id(given) not in loads:
-            loads[id(given)], n_bytes_out = _load(crew.cluster, given, n_sharing[id(given)])
-            tracker.bytes_out += n_bytes_out
-    return [(rank, loads[id(dealt.ranks[rank])]) for rank in ranks]
+    first = dealt.ranks[ranks[0]]
+    if not first.args and not first.kwargs:
+        return [(rank, Load(dealt.ranks[rank], 0)) for rank in ranks]
+    outgoing = Outgoing.of([dealt.ranks[rank] for rank in ranks])
+    tracker.bytes_out = outgoing.n_bytes
+    if outgoing.n_bytes >= _PUT_ONCE_BYTES:
+        require_room(crew, method, outgoing.n_bytes)
+    with sending(views=method.registration.zero_copy):
+        began = time.monotonic_ns()
+        loads = [(rank, outgoing.load(crew.cluster, dealt.ranks[rank])) for rank in ranks]
+        tracker.serialise_ns += time.monotonic_ns() - began
+    return loads
 
 
-def _load(cluster: Cluster, given: RankArguments, n_ranks: int) -> tuple[Load, int]:
-    """Return what each of ``n_ranks`` ranks is sent, and how many bytes leave the driver for them all."""
-    n_bytes = _weight(given)
-    if n_ranks == 1 or n_bytes < _PUT_ONCE_BYTES:
-        return Load(given, n_bytes), n_bytes * n_ranks
-    stored, n_stored = _stored(cluster, given)
-    return Load(stored, n_bytes), n_bytes * n_ranks - n_stored * (n_ranks - 1)
+@dataclass
+class Outgoing:
+    """All values that a call sends, each weighed and stored once however many ranks get it.
 
+    ``weights`` and ``n_ranks`` go by a value's identity; ``n_bytes`` is what leaves the driver.
+    """
 
-def _weight(given: RankArguments) -> int:
-    return payload_bytes(given.args) + payload_bytes(given.kwargs)
+    weights: dict[int, int]
+    n_ranks: Counter[int]
+    n_bytes: int
+    out: dict[int, Any] = field(default_factory=dict)
+    loads: dict[int, Load] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, ranks: Sequence[RankArguments]) -> Outgoing:
+        """Weigh the arguments of the ranks that are asked."""
+        n_ranks = Counter(id(value) for given in ranks for value in _values(given))
+        values = {id(value): value for given in ranks for value in _values(given)}
+        weights = {key: payload_bytes(value) for key, value in values.items()}
+        n_bytes = sum(weight if weight >= _PUT_ONCE_BYTES else weight * n_ranks[key] for key, weight in weights.items())
+        return cls(weights, n_ranks, n_bytes)
 
-def _stored(cluster: Cluster, given: RankArguments) -> tuple[RankArguments, int]:
-    """Put the large ones of the arguments into the cluster's store; return what goes out instead, and their bytes."""
-    n_stored = 0
+    def load(self, cluster: Cluster, given: RankArguments) -> Load:
+        """Return what goes out to a rank for ``given``: ranks that are given the same are sent the same."""
+        if id(given) not in self.loads:
+            args = tuple(self._sent(cluster, value) for value in given.args)
+            kwargs = {name: self._sent(cluster, value) for name, value in given.kwargs.items()}
+            n_bytes = sum(self.weights[id(value)] for value in _values(given))
+            self.loads[id(given)] = Load(RankArguments(args, kwargs, given.share), n_bytes)
+        return self.loads[id(given)]
 
-    def stored(value: Any) -> Any:
-        nonlocal n_stored
-        size = payload_bytes(value)
-        if size < _PUT_ONCE_BYTES:
+    def _sent(self, cluster: Cluster, value: Any) -> Any:
+        key = id(value)
+        weight = self.weights[key]
+        if weight < _PACK_BYTES:
             return value
-        n_stored += size
-        return cluster.put(value)
+        if key not in self.out:
+            packed = pack(value)
+            self.out[key] = cluster.put(packed) if weight >= _PUT_ONCE_BYTES and self.n_ranks[key] > 1 else packed
+        return self.out[key]
 
-    args = tuple(stored(value) for value in given.args)
-    return RankArguments(args, {name: stored(value) for name, value in given.kwargs.items()}, given.share), n_stored
+
+def _values(given: RankArguments) -> Iterator[Any]:
+    yield from given.args
+    yield from given.kwargs.values()
+
+
+def require_room(crew: Crew, method: Method, n_bytes: int) -> None:
+    """Make sure that the cluster's store can hold what a call sends: it would spill to disk, hang or die over it.
+
+    Raises:
+        ObjectStoreFullError: It cannot.
+    """
+    room = crew.cluster.store_room(n_bytes)
+    if room is None:
+        return
+    raise ObjectStoreFullError(
+        f"{crew.group}.{method.name} sends {n_bytes:,} bytes, but the object store of this node holds "
+        f"{room.capacity_bytes:,} in all, of which {room.free_bytes:,} are free; send the batch in parts, or give the "
+        f"store more: core.init(object_store_memory=...), on a cluster `ray start --object-store-memory`",
+        group=crew.group,
+        method=method.name,
+        asked_bytes=n_bytes,
+        capacity_bytes=room.capacity_bytes,
+        free_bytes=room.free_bytes,
+    )
 
 
 def submit_all(
@@ -80,7 +130,7 @@ def submit_all(
 ) -> list[Submitted]:
     """Ask the ranks of a non-blocking call: results stay on the cluster, receipts come when they are ready."""
     submitted: list[Submitted] = []
-    with _executing(tracker):
+    with _executing(tracker), sending(views=method.registration.zero_copy):
         for rank, load in loads:
             _note(rank, load, tracker)
             with _asking(rank, load.arguments, tracker):
@@ -101,7 +151,7 @@ def ask_all(
     """Ask the ranks of a blocking call: result and receipt come as one object."""
     refs: list[Ref] = []
     try:
-        with _executing(tracker):
+        with _executing(tracker), sending(views=method.registration.zero_copy):
             for rank, load in loads:
                 _note(rank, load, tracker)
                 given = load.arguments
@@ -128,8 +178,10 @@ def _executing(tracker: CallTracker) -> Iterator[None]:
 
 @contextmanager
 def _asking(rank: int, given: RankArguments, tracker: CallTracker) -> Iterator[None]:
+    began = time.monotonic_ns()
     try:
         yield
+        tracker.sent(rank, time.monotonic_ns() - began)
     except BaseException as error:
         unsendable = (
             None
@@ -170,4 +222,5 @@ def _header(method: Method, load: Load, trims: str) -> Header:
         0 if share is None else share.n_padding,
         method.registration.materialize_futures,
         trims,
+        method.registration.zero_copy,
     )

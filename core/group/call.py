@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from core.cluster import Submitted
 from core.data.future import DataProtoFuture, without_padding
+from core.data.receive import Loans, borrowing
 from core.data.rows import join, row_count
 from core.data.shares import Receipt
 from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registration, rule_for
@@ -47,12 +48,14 @@ def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mappi
     tracker = _started(crew, method, called_ns, gate_ns)
     try:
         crew.deaths.refuse(tracker.facts.ranks, method.name)
-        loads = _dispatch(crew, owner, rule, Arguments(args, kwargs), tracker)
+        loads = _dispatch(crew, owner, rule, method, Arguments(args, kwargs), tracker)
         trims = ("rows" if rule.joins_rows else "batches") if rule.rows else ""
         if not method.registration.blocking:
             return _later(crew, owner, rule, method, submit_all(crew, method, loads, trims, tracker), tracker)
-        parts, receipts = wait_for_answers(crew, ask_all(crew, method, loads, trims, tracker), tracker)
-        result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, tracker)
+        refs = ask_all(crew, method, loads, trims, tracker)
+        with borrowing() as loans:
+            parts, receipts = wait_for_answers(crew, refs, tracker)
+        result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, loans, tracker)
     except BaseException as error:
         told = _placed(crew, method.name, error)
         # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
@@ -142,13 +145,13 @@ def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTr
 
 
 def _dispatch(
-    crew: Crew, owner: Any, rule: ModeRule, arguments: Arguments, tracker: CallTracker
+    crew: Crew, owner: Any, rule: ModeRule, method: Method, arguments: Arguments, tracker: CallTracker
 ) -> list[tuple[int, Load]]:
     began = time.monotonic_ns()
     try:
         dealt = rule.deal(owner, arguments)
         tracker.dealt(dealt)
-        return weigh(crew, dealt, tracker)
+        return weigh(crew, method, dealt, tracker)
     finally:
         tracker.phases.dispatch_ns = time.monotonic_ns() - began
 
@@ -159,9 +162,14 @@ def _joined(
     method: Method,
     parts: Sequence[Any],
     receipts: Sequence[Receipt],
+    loans: Loans,
     tracker: CallTracker,
 ) -> tuple[Any, int, int]:
-    """Unpad and collect; return the result, its rows, and the bytes that came back."""
+    """Unpad and collect; return the result, its rows, and the bytes that came back.
+
+    The parts lie in the cluster's store, on loan: joining them fills one allocation from there, what is not joined is
+    copied.
+    """
     phases = tracker.phases
     bytes_in = sum(receipt.bytes_out for receipt in receipts)
     began = time.monotonic_ns()
@@ -176,7 +184,7 @@ def _joined(
     unpadded = time.monotonic_ns()
     phases.unpad_ns = unpadded - began
     try:
-        result = rule.collect(owner, kept[0] if method.registration.rank_zero_only else kept)
+        result = loans.settled(rule.collect(owner, kept[0] if method.registration.rank_zero_only else kept))
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
     rows_out = (row_count(result) or 0) if rule.joins_rows else 0
@@ -228,8 +236,9 @@ class _Resolve:
         at_ns = self.crew.runtime.clock.now_ns()
         failure: BaseException | None = None
         try:
-            parts, receipts = self._fetched()
-            return _joined(self.owner, self.rule, self.method, parts, receipts, self.tracker)[0]
+            with borrowing() as loans:
+                parts, receipts = self._fetched()
+            return _joined(self.owner, self.rule, self.method, parts, receipts, loans, self.tracker)[0]
         except BaseException as error:
             failure = _placed(self.crew, self.method.name, error)
             if failure is error:

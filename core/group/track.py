@@ -46,6 +46,7 @@ class _RankFacts:
     submitted_ns: int
     rows_in: int
     bytes_in: int
+    serialise_ns: int = 0
 
 
 @dataclass
@@ -62,6 +63,7 @@ class CallTracker:
     on_death: Callable[[int, WorkerDiedError, str, int], None]
     phases: Phases = field(default_factory=Phases)
     bytes_out: int = 0
+    serialise_ns: int = 0
     may_hold_padding: bool = False
     sources: tuple[int, ...] | None = None
 
@@ -99,6 +101,11 @@ class CallTracker:
         with self._lock:
             self._submitted[rank] = _RankFacts(self.runtime.clock.now_ns(), rows_in, bytes_in)
             self._out.add(rank)
+
+    def sent(self, rank: int, serialise_ns: int) -> None:
+        """Take note of what it took to hand a rank's arguments to the cluster; before its answer is taken."""
+        self._submitted[rank].serialise_ns = serialise_ns
+        self.serialise_ns += serialise_ns
 
     @property
     def has_failed(self) -> bool:
@@ -168,6 +175,7 @@ class CallTracker:
                 rows_out=max(receipt.rows_out, 0) if receipt is not None else 0,
                 bytes_in=asked.bytes_in,
                 bytes_out=receipt.bytes_out if receipt is not None else 0,
+                serialise_ns=asked.serialise_ns,
             )
         )
         if isinstance(outcome.error, WorkerDiedError):
@@ -246,6 +254,7 @@ class CallTracker:
                 collect_ns=phases.collect_ns if self.facts.blocking else 0,
                 unpad_ns=phases.unpad_ns if self.facts.blocking else 0,
                 error=error,
+                serialise_ns=self.serialise_ns,
             )
         )
 

@@ -17,6 +17,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from socket import socket
@@ -31,15 +32,21 @@ from core.cluster import adopt_environ, environ
 from core.data.batch import payload_bytes
 from core.data.future import DataProtoFuture
 from core.data.identity import real_rows
+from core.data.private import let_go_of_store, method_ended
 from core.data.proto import DataProto
+from core.data.receive import views
 from core.data.rows import row_count, select_rows
 from core.data.shares import Receipt, Share
+from core.data.wire import pack
 from core.dispatch import registration_of
 from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError, WorkerStartError, traceback_text
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.facts import RankFacts, visible_devices
 from core.worker.ports import hold_port
 from core.worker.traces import Traces, leave_traces
+
+_PACK_BYTES = 4 * 1024
+"""From this size on a result travels as raw memory; below, the cluster's own pickle is as quick."""
 
 
 class Header(NamedTuple):
@@ -48,7 +55,7 @@ class Header(NamedTuple):
     It travels as bytes, which Ray sends as they are. ``n_real`` and ``n_padding`` count the rows dealt
     to the rank; ``n_real`` is -1 when none were, or when they come in a future.
     ``trims`` says which results may hold padding rows: "rows" (any value with rows), "batches" (only batches: the mode
-    returns values by rank), or "" (no rows are dealt).
+    returns values by rank), or "" (no rows are dealt). ``views`` says that arrays of futures stay read-only views.
     """
 
     method: str
@@ -56,6 +63,7 @@ class Header(NamedTuple):
     n_padding: int
     materialize: bool
     trims: str
+    views: bool = False
 
     def pack(self) -> bytes:
         """Return the fields as bytes."""
@@ -212,9 +220,9 @@ def _identity() -> WorkerIdentity:
     return WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH, leave_traces())
 
 
-def plain_header(method: str, materialize: bool) -> Header:
+def plain_header(method: str, materialize: bool, views: bool) -> Header:
     """Return the header of a call that deals no rows: it says nothing but the method's name."""
-    return Header(method, -1, 0, materialize, "")
+    return Header(method, -1, 0, materialize, "", views)
 
 
 def plain_answer_name(method: str) -> str:
@@ -255,13 +263,15 @@ class _Work:
     @classmethod
     def prepare(cls, worker: object, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Work:
         """Find the method and fetch the futures among the arguments."""
+        let_go_of_store()
         n_real, n_padding = max(header.n_real, 0), header.n_padding
         shares: list[Share] = []
 
         def resolve(value: Any) -> Any:
             if not header.materialize or not isinstance(value, DataProtoFuture):
                 return value
-            resolved, share = value.materialize()
+            with views() if header.views else nullcontext():
+                resolved, share = value.materialize()
             if share is not None:
                 shares.append(share)
             return resolved
@@ -279,6 +289,7 @@ class _Work:
     def reported(self, result: Any, started_ns: int) -> tuple[Any, bytes]:
         """Return the result with its receipt."""
         finished_ns = time.monotonic_ns()
+        method_ended()
         if self.n_padding and isinstance(result, tuple):
             result = self._without_padding_inside(result)
         keep = self._kept(result)
@@ -286,16 +297,17 @@ class _Work:
             # The driver joins no rows of this call, or expects no padding in them: what there is ends here.
             result, keep = select_rows(result, keep), None
         rows_out = row_count(result) if self.header.trims else None
+        n_bytes = payload_bytes(result)
         receipt = Receipt(
             started_ns=started_ns,
             finished_ns=finished_ns,
             rows_in=self.n_real + self.n_padding,
             rows_out=-1 if rows_out is None else rows_out,
-            bytes_out=payload_bytes(result),
+            bytes_out=n_bytes,
             n_padding=self.n_padding,
             keep=keep,
         )
-        return result, receipt.pack()
+        return pack(result) if n_bytes >= _PACK_BYTES else result, receipt.pack()
 
     def _without_padding_inside(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """Cut the padding rows of the batches in a tuple here: the driver gets one tuple per rank and joins none."""
@@ -422,7 +434,7 @@ def shell_class(user_class: type) -> type:
         for name in dir(user_class):
             registration = registration_of(inspect.getattr_static(user_class, name, None))
             if registration is not None:
-                header = plain_header(name, registration.materialize_futures)
+                header = plain_header(name, registration.materialize_futures, registration.zero_copy)
                 namespace[plain_answer_name(name)] = _plain_answer(header, has_async)
 
     shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
