@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import core
-from benchmarks import noop
+from benchmarks import noop, record
 from benchmarks.measure import Effort, Row
 from benchmarks.traffic import MIB, Traffic
 from benchmarks.workers import podium_group, verl_group, verl_is_importable
@@ -32,6 +32,13 @@ _STORE_SHARE = 5
 def main() -> None:
     """Measure, print, and write ``benchmarks/results/<time>.json``."""
     options = _options()
+    rows = [] if options.only == "record" else _on_ray(options)
+    recorded = record.report(options.big_run) if options.only in (None, "record") else {}
+    print("\nwritten to", _write(rows, recorded, options.out))
+
+
+def _on_ray(options: argparse.Namespace) -> list[Row]:
+    """Measure and print everything that needs a cluster."""
     sizes = [size for size in options.sizes if _fits(size)]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="podium-bench-") as folder:
@@ -46,7 +53,7 @@ def main() -> None:
                     _print(row)
         finally:
             runtimes.current().close()
-    print("\nwritten to", _write(rows, options.out))
+    return rows
 
 
 def _options() -> argparse.Namespace:
@@ -54,7 +61,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(_SIZES), help="MiB of a batch")
     parser.add_argument("--workers", type=int, nargs="+", default=[4], help="numbers of ranks")
     parser.add_argument("--quick", action="store_true", help="the rows of the targets only")
-    parser.add_argument("--only", choices=["noop", "one-way", "round-trip", "broadcast"], help="one kind of row")
+    parser.add_argument(
+        "--only", choices=["noop", "one-way", "round-trip", "broadcast", "record"], help="one kind of row"
+    )
+    parser.add_argument("--big-run", type=Path, help="a file of benchmarks.synth to time the pages' questions on")
     parser.add_argument("--no-verl", action="store_true", help="leave verl out")
     parser.add_argument("--rounds", type=int, default=15, help="blocks per contender at most")
     parser.add_argument("--calls", type=int, default=60, help="no-op calls per block")
@@ -117,7 +127,7 @@ def _print(row: Row) -> None:
         print(f"  {fact}: {value:.2f}")
 
 
-def _write(rows: list[Row], folder: Path) -> Path:
+def _write(rows: list[Row], recorded: dict[str, object], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
     path = folder / f"{now:%Y%m%d-%H%M%S}.json"
@@ -131,8 +141,9 @@ def _write(rows: list[Row], folder: Path) -> Path:
             asdict(row) | {"ratios": {name: row.ratio(name) for name in row.contenders}, "targets": row.verdicts()}
             for row in rows
         ],
+        "record": recorded,
     }
-    path.write_text(json.dumps(facts, indent=2) + "\n")
+    path.write_text(json.dumps(facts, indent=2, default=asdict) + "\n")
     return path
 
 
