@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -50,14 +51,26 @@ class Closeable(Protocol):
         ...
 
 
+class OnDeath(Enum):
+    """What a group does when one of its workers died.
+
+    ABORT ends the driver by SIGABRT, as the design that Podium implements does; RAISE gives the call in flight, or the
+    next one, a ``WorkerDiedError``; RESTART does so too and rebuilds the group for the calls after that.
+    """
+
+    ABORT = "abort"
+    RAISE = "raise"
+    RESTART = "restart"
+
+
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
     """What a driver does about dead workers and calls that last, where a group or a method does not say.
 
-    ``on_death`` is "abort", "raise" or "restart"; ``call_timeout_s`` is None for calls that may last for ever.
+    ``call_timeout_s`` is None for calls that may last for ever.
     """
 
-    on_death: str = "raise"
+    on_death: OnDeath = OnDeath.RAISE
     max_restarts: int = 3
     stall_s: float = 60.0
     call_timeout_s: float | None = None

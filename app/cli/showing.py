@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,6 +19,7 @@ from app.cli.say import CommandError, Exit, message
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
 from core import runtime
+from core.runtime import OnDeath
 
 _HOST = typer.Option("--host", help="Where to listen; anything but this machine's loopback needs --i-know.")
 _PORT = typer.Option("--port", help="The port, 0 for a free one.")
@@ -30,6 +32,10 @@ _METRICS_OPEN = typer.Option("--metrics-open", help="Let /metrics be read withou
 _RUNS_DIR = typer.Option("--runs-dir", help="The folder for the runs' files.")
 _NO_TRACEBACKS = typer.Option("--no-tracebacks", help="Record no tracebacks of failed calls; they can hold values.")
 _CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray that Podium starts.")
+_ON_DEATH = typer.Option(
+    "--on-death", help="What follows a worker's death, for groups that do not say: abort, raise or restart."
+)
+_STALL_S = typer.Option("--stall-s", min=0.1, help="Tell of calls that have been in flight for so many seconds.")
 _GPUS = typer.Option("--num-gpus", min=0, help="Logical GPUs of the Ray that Podium starts; the machine needs none.")
 
 Host = Annotated[str, _HOST]
@@ -44,6 +50,8 @@ RunsDir = Annotated[Path, _RUNS_DIR]
 NoTracebacks = Annotated[bool, _NO_TRACEBACKS]
 Cpus = Annotated[float | None, _CPUS]
 Gpus = Annotated[float | None, _GPUS]
+WhatOnDeath = Annotated[OnDeath, _ON_DEATH]
+StallS = Annotated[float, _STALL_S]
 
 
 def run(
@@ -58,6 +66,8 @@ def run(
     i_know: IKnow = False,
     allowed_host: Allowed = None,
     no_tracebacks: NoTracebacks = False,
+    on_death: WhatOnDeath = OnDeath.ABORT,
+    stall_s: StallS = 60.0,
     uds: Uds = "",
     root_path: RootPath = "",
     metrics_open: MetricsOpen = False,
@@ -79,6 +89,7 @@ def run(
         metrics_open=metrics_open,
     )
     _use_logical_resources(num_cpus, num_gpus)
+    _watch_over(on_death, stall_s)
     raise typer.Exit(_conduct(server, path, context.args, stay=False))
 
 
@@ -114,6 +125,7 @@ def demo(
         root_path=root_path,
         metrics_open=metrics_open,
     )
+    _watch_over(OnDeath.ABORT)
     stay = not leave and sys.stdin.isatty() and sys.stderr.isatty()
     raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
 
@@ -168,6 +180,12 @@ def _let_go() -> None:
         runtime.current().close()
     except Exception as error:
         message(f"the script's pools could not all be closed: {error}")
+
+
+def _watch_over(on_death: OnDeath, stall_s: float = 60.0) -> None:
+    """Tell core what to do about dead workers and calls that last; the script may say otherwise."""
+    current = runtime.current()
+    current.health_settings = replace(current.health_settings, on_death=on_death, stall_s=stall_s)
 
 
 def _use_logical_resources(num_cpus: float | None, num_gpus: float | None) -> None:

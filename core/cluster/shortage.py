@@ -126,3 +126,25 @@ def _words(amounts: Mapping[str, float]) -> str:
         f"{max(amount, 0.0):g} {name}{'s' if name in {'CPU', 'GPU'} and amount != 1 else ''}"
         for name, amount in amounts.items()
     )
+
+
+def no_room(
+    request: ReserveRequest, needed: Mapping[str, float], free: Mapping[str, float], total: Mapping[str, float]
+) -> PlacementError:
+    """Return the error of a request that the one machine there is has no room for."""
+
+    def words(amounts: Mapping[str, float]) -> str:
+        return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
+
+    n_bundles = sum(request.process_on_nodes)
+    available = {name: free.get(name, 0.0) for name in needed}
+    return PlacementError(
+        f"pool {request.pool} {list(request.process_on_nodes)} does not fit: {n_bundles} bundles of "
+        f"{words(request.bundle)} need {words(needed)}, free are {words(available)}",
+        pool=request.pool,
+        bundle=tuple(request.bundle.items()),
+        n_bundles=n_bundles,
+        needed=tuple(needed.items()),
+        available=tuple(available.items()),
+        hopeless=any(amount > total.get(name, 0.0) for name, amount in needed.items()),
+    )

@@ -18,13 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from core.cluster.base import UNREACHABLE
+from core.cluster.base import UNREACHABLE, Cluster
 from core.errors import ClusterUnreachableError, WorkerDiedError
 from core.events import Notice
 from core.group.evidence import Clues, Found, Verdict, judge, look
 from core.group.inflight import calls_in_flight, states_of
-from core.group.policy import DeathPolicy, OnDeath, end_driver
+from core.group.policy import DeathPolicy, end_driver
 from core.group.report import Memory, Victim, ended, error_of, text_of
+from core.runtime import OnDeath
 
 if TYPE_CHECKING:
     from core.group.crew import Crew
@@ -204,21 +205,24 @@ class Desk:
             self._cases.put(None)
 
     def _run(self) -> None:
-        must_end = False
+        must_end: Cluster | None = None
         while True:
             try:
-                case = self._cases.get(timeout=_TOGETHER_S if must_end else None)
+                case = self._cases.get(timeout=None if must_end is None else _TOGETHER_S)
             except queue.Empty:
+                if must_end is not None:
+                    must_end.abandon()
                 end_driver()
                 return
             if case is None:
                 return
             try:
-                must_end = self._look_into(case) or must_end
+                if self._look_into(case):
+                    must_end = case.crew.cluster
             except Exception:
                 _log.exception("the death of %s could not be looked into", case.victim.who)
             finally:
-                if not (must_end and case.error is not None):
+                if must_end is None or case.error is None:
                     # A call of a driver that is about to be ended does not go on to something else.
                     case.told.set()
 

@@ -18,9 +18,9 @@ from core import runtime as runtimes
 from core.errors import UsageError
 from core.group.crew import Crew
 from core.group.deaths import Desk
-from core.group.policy import DeathPolicy, OnDeath
+from core.group.policy import DeathPolicy
 from core.group.watch import LOOK_S, Watch
-from core.runtime import Runtime
+from core.runtime import OnDeath, Runtime
 
 T = TypeVar("T")
 _making = threading.Lock()
@@ -89,7 +89,7 @@ def set_health(
         raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
     runtime.health_settings = replace(
         settings,
-        on_death=policy.on_death.value,
+        on_death=policy.on_death,
         max_restarts=policy.max_restarts,
         stall_s=settings.stall_s if stall_s is None else stall_s,
         call_timeout_s=settings.call_timeout_s if call_timeout_s is None else call_timeout_s or None,

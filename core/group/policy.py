@@ -6,24 +6,12 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from enum import Enum
 
 from core.errors import UsageError
+from core.runtime import OnDeath
 
 MAX_RESTARTS = 3
 _ABORT_S = 2.0
-
-
-class OnDeath(Enum):
-    """What a group does when one of its workers died.
-
-    ABORT ends the driver by SIGABRT, as the design that Podium implements does; RAISE gives the call in flight, or the
-    next one, a ``WorkerDiedError``; RESTART does so too and rebuilds the group for the calls after that.
-    """
-
-    ABORT = "abort"
-    RAISE = "raise"
-    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True)

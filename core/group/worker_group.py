@@ -23,12 +23,12 @@ from core.group.class_args import RayClassWithInitArgs
 from core.group.crew import Behind, Crew, Drained
 from core.group.detached import find_workers
 from core.group.health import health_of
-from core.group.policy import DeathPolicy, OnDeath, checked_policy
+from core.group.policy import DeathPolicy, checked_policy
 from core.group.start import Started, StartSettings, start_workers
 from core.group.track import CallTracker
 from core.group.watch import LOOK_S
 from core.pool import RayResourcePool
-from core.runtime import Runtime
+from core.runtime import OnDeath, Runtime
 from core.worker.fused import FusedWorker, Role
 
 P = ParamSpec("P")

@@ -1,9 +1,14 @@
-"""A worker is killed in the middle of a call: the driver hears of it, the page says who died and in which call."""
+"""A worker is killed in the middle of a call: the driver hears of it, the page says who died and in which call.
+
+Then the worker of a group is killed that leaves ``podium run`` its default: the driver is ended, the file says why.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +42,22 @@ class Slow(Worker):
         time.sleep(600)
 
 
-core.init(num_cpus=8, num_gpus=2)
-group = RayWorkerGroup(RayResourcePool([2], max_colocate_count=1), RayClassWithInitArgs(Slow), name_prefix="slow")
+core.init(num_cpus=8, num_gpus=3)
+pools = RayResourcePool([2], max_colocate_count=1), RayResourcePool([1], max_colocate_count=1)
+group = RayWorkerGroup(pools[0], RayClassWithInitArgs(Slow), name_prefix="slow", on_death="raise")
+other = RayWorkerGroup(pools[1], RayClassWithInitArgs(Slow), name_prefix="other")
 print("greeted by", group.greet(), flush=True)
 try:
     group.train()
 except WorkerDiedError as error:
     print("died:", error.group, error.rank, error.method, flush=True)
-while not os.path.exists("done"):
-    time.sleep(0.05)
-raise SystemExit(3)
+other.train()
+"""
+
+
+_DEATHS = """
+SELECT death.cause, death.pid, death.call_id FROM death
+JOIN worker_group ON worker_group.id = death.group_id WHERE worker_group.name = ?
 """
 
 
@@ -66,12 +77,16 @@ def killed(short_dir: Path) -> Iterator[Killed]:
     with Command(short_dir, "run", "driver.py") as command:
         command.said(r"greeted by \[0, 1\]", command.out)
         call = command.until(lambda: _running_call(command), "the call that will not end is in the record")
-        worker = next(one for one in command.get("/workers")["items"] if one["rank"] == VICTIM)
+        worker = next(one for one in _workers(command, "slow") if one["rank"] == VICTIM)
         assert worker["pid"] in command.leftovers()
         os.kill(worker["pid"], signal.SIGKILL)
         # Ray prints of the death too, from a thread of its own: the two may share a line.
         command.said(r"died: slow \d", command.out)
         yield Killed(command, worker, call)
+
+
+def _workers(command: Command, group: str) -> list[dict[str, Any]]:
+    return [one for one in command.get("/workers")["items"] if one["group"] == group]
 
 
 def _running_call(command: Command) -> int:
@@ -125,8 +140,29 @@ def test_the_page_shows_who_died_while_the_driver_still_runs(killed: Killed, bro
     page.context.close()
 
 
-def test_the_run_ends_as_the_script_says_and_leaves_nothing_running(killed: Killed) -> None:
+def test_the_report_says_who_how_and_what_the_others_did_on_file_and_on_the_terminal(killed: Killed) -> None:
+    assert f"(rank {VICTIM} of slow, pid {killed.worker['pid']}, node " in killed.command.err.text
+    assert "died: killed from outside by signal 9 (SIGKILL)" in killed.command.err.text
+    assert f"in        call {killed.call} train" in killed.command.err.text
+    ((reason, pid, call_id),) = _deaths(killed.command, "slow")
+    assert (reason, pid, call_id) == ("killed from outside by signal 9 (SIGKILL)", killed.worker["pid"], killed.call)
+
+
+def test_the_default_of_podium_run_ends_the_driver_with_all_on_file_and_nothing_left_running(killed: Killed) -> None:
     command = killed.command
-    (command.folder / "done").touch()
-    assert command.wait() == 3
+    (other,) = _workers(command, "other")
+    os.kill(other["pid"], signal.SIGKILL)
+    assert command.wait() == -signal.SIGABRT
+    ((reason, pid, _),) = _deaths(command, "other")
+    assert (reason, pid) == ("killed from outside by signal 9 (SIGKILL)", other["pid"])
+    assert "the driver is ended by SIGABRT" in command.err.text
+    (crash,) = command.folder.glob("runs/*.crash.txt")
+    assert "Fatal Python error: Aborted" in crash.read_text()
     assert command.gone()
+
+
+def _deaths(command: Command, group: str) -> list[tuple[str, int, int]]:
+    """Return reason, pid and call of a group's deaths as the file has them."""
+    (file,) = command.folder.glob("runs/*.db")
+    with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        return connection.execute(_DEATHS, (group,)).fetchall()
