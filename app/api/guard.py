@@ -119,7 +119,7 @@ class Guard:
         try:
             await self._app(scope, receive, visit.send)
         except Exception as error:
-            _log.exception("a request for %s failed", visit.head.path)
+            _log.exception("a request for %s failed (%s)", visit.head.path, visit.request_id)
             if not visit.status:
                 await self._refuse(visit, problem_of(error))
 
