@@ -88,6 +88,11 @@ def check_pool(pool: PoolView, verb: str = "changed") -> None:
             f"pool {pool.name} has no slots yet: they are reserved by its first worker group; change it after that",
             state=pool.state.value,
         )
+    if pool.starting:
+        raise StateError(
+            f"group {', '.join(pool.starting)} is being started on pool {pool.name}; ask again when it is up",
+            state=pool.state.value,
+        )
     if pool.overlaps or not pool.own:
         others = ", ".join(pool.overlaps) or "pools made by hand"
         raise StateError(

@@ -187,8 +187,8 @@ def _split(command: Split, world: World) -> tuple[tuple[str, ...], _Draft]:
             f"parts of {list(sizes)} add up to {sum(sizes)}, pool {pool.name} has {pool.world_size} processes"
         )
     check_new_names([part.name for part in parts], world)
-    homes = _assigned(command, pool, world)
     check_pool(pool)
+    homes = _assigned(command, pool, world)
     check_kept(pool.groups)
     targets, start = [], 0
     for part, size in zip(parts, sizes, strict=True):

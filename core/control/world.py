@@ -49,7 +49,7 @@ class PoolView:
 
     ``own`` says that its slots are its own to change; ``overlaps`` are other pools with some of them. ``shared`` are
     native groups that other pools hold slots of too; ``spare`` slots are nobody's. ``in_flight`` are the calls that are
-    not done, in words.
+    not done, in words; groups that are ``starting`` have no workers yet.
     """
 
     name: str
@@ -67,6 +67,7 @@ class PoolView:
     shared: frozenset[int] = frozenset()
     spare: tuple[SlotView, ...] = ()
     in_flight: tuple[str, ...] = ()
+    starting: tuple[str, ...] = ()
     runtime_id: int = 0
 
     @property
@@ -109,6 +110,7 @@ def _keys(pool: RayResourcePool) -> tuple[SlotKey, ...]:
 
 def _pool_view(pool: RayResourcePool, keys: Mapping[str, Iterable[SlotKey]], calls: Iterable[CallInFlight]) -> PoolView:
     placement, holding = pool.placement_if_any, pool.holding
+    tenants = [cast("RayWorkerGroup", tenant) for tenant in pool.tenants]
     own = set(keys[pool.name])
     slots = () if placement is None else placement.slots
     spare: list[SlotView] = []
@@ -128,7 +130,8 @@ def _pool_view(pool: RayResourcePool, keys: Mapping[str, Iterable[SlotKey]], cal
         slots=tuple(
             SlotView(key, slot.node, slot.node_index) for key, slot in zip(keys[pool.name], slots, strict=False)
         ),
-        groups=tuple(_group_view(cast("RayWorkerGroup", tenant)) for tenant in pool.tenants),
+        groups=tuple(_group_view(group) for group in tenants if group._crew is not None),
+        starting=tuple(group.name for group in tenants if group._crew is None),
         max_colocate_count=pool.max_colocate_count,
         like=pool.likeness,
         runtime_id=id(pool.runtime),

@@ -301,6 +301,8 @@ class RayWorkerGroup:
         self._look_every_s = LOOK_S
         self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._n_rebuilds = 0
+        # None until the workers are up, and again when the group is closed.
+        self._crew = None
         self._dispatch_info: dict[str, list[int]] = {}
         self._collect_info: dict[str, list[bool]] = {}
 

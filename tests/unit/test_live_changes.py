@@ -352,6 +352,25 @@ class TestRefusals:
         pool.resize([1])
         assert group.world_size == 1
 
+    def test_a_group_that_is_being_started_is_named(self, local: Local) -> None:
+        pool = RayResourcePool([2], name_prefix="pool")
+        Faults.stage, Faults.rank = "slow __init__", 1
+        made: list[RayWorkerGroup] = []
+
+        def start() -> None:
+            made.append(RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix="actor"))
+
+        driver = threading.Thread(target=start)
+        driver.start()
+        assert eventually(lambda: pool.groups == ("actor",))
+        with pytest.raises(StateError, match="group actor is being started on pool pool"):
+            local[0].plane.submit(Resize("pool", "ada", (1,)))
+        Faults.stage = ""
+        Faults.gate.set()
+        driver.join(10)
+        pool.resize([1])
+        assert made[0].world_size == 1
+
     def test_detached_groups_and_found_workers(self, local: Local) -> None:
         pool = RayResourcePool([1], name_prefix="pool", detached=True)
         group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), detached=True)
