@@ -70,7 +70,11 @@ export const CHANGES = {
     fields: (pool) => [field("Processes per node", el("input", {
       name: "shape", value: pool.process_on_nodes.join(", "), required: true, inputmode: "numeric", autocomplete: "off",
     }), "A number per node, such as 4, or 2, 2 for two nodes.")],
-    misfit: (form) => (numbersOf(form.elements.shape.value).every(isWhole) && form.elements.shape.value.trim() ? "" : "Give a whole number of processes for each node."),
+    misfit: (form, pool) => {
+      const shape = numbersOf(form.elements.shape.value);
+      if (!shape.length || !shape.every(isWhole)) return "Give a whole number of processes for each node.";
+      return String(shape) === String(pool.process_on_nodes) ? "This is how it is now; say what it should become." : "";
+    },
     request: (form, pool) => ({
       path: path("resize", pool.name),
       body: { process_on_nodes: numbersOf(form.elements.shape.value), expected_generation: pool.generation },

@@ -53,8 +53,8 @@ async function openStacks(button) {
   let content;
   try {
     const { items } = await send(`/calls/${id}/stacks`, {});
-    content = items.map((one) => el("section", {}, el("h3", {}, `rank ${one.rank}, ${one.how || "stacks"}`),
-      el("pre", { class: "log", tabindex: 0 }, one.text || one.error || "It said nothing.")));
+    content = items.map((one) => el("section", {}, el("h3", {}, `rank ${one.rank}`),
+      el("pre", { class: "log", tabindex: 0 }, one.text || "It said nothing.")));
     if (!items.length) content = el("p", { class: "none" }, "All ranks have answered meanwhile.");
   } catch (problem) {
     content = el("p", { class: "cannot", role: "alert" }, problem.message);
