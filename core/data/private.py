@@ -45,11 +45,21 @@ class _Region(NamedTuple):
     device: str
     inode: int
 
+    @property
+    def name(self) -> str:
+        """Return the name of what is mapped at exactly these addresses now, empty when it cannot be told."""
+        try:
+            return os.readlink(f"/proc/self/map_files/{self.start:x}-{self.stop:x}")
+        except OSError:
+            return ""
+
 
 _lock = threading.Lock()
 _files: dict[tuple[str, int], int | None] = {}
 """The store's files by device and inode: a descriptor of ours, None when it cannot be opened."""
 _n_methods_ended = 0
+_known: dict[_Region, str] = {}
+"""Regions that were looked up, and what was mapped there: looking into the list of all mappings takes a millisecond."""
 _living: weakref.WeakSet[PrivateMemory] = weakref.WeakSet()
 
 
@@ -59,12 +69,10 @@ def private_view(array: np.ndarray[Any, Any]) -> Bytes | None:
     if array.nbytes < WORTH_MAPPING_BYTES:
         return None
     address = int(array.__array_interface__["data"][0])
-    region = _region_of(address, array.nbytes)
-    if region is None:
-        return None
     with _lock:
-        file = _file_of(region)
-    if file is None:
+        region = _known_region(address, array.nbytes) or _region_of(address, array.nbytes)
+        file = None if region is None else _file_of(region)
+    if region is None or file is None:
         return None
     first = address - address % mmap.ALLOCATIONGRANULARITY
     try:
@@ -104,6 +112,17 @@ def let_go_of_store() -> None:
             memory.pinned = None
 
 
+def _known_region(address: int, n_bytes: int) -> _Region | None:
+    """Return the region that held these bytes before, if the same file is still mapped there."""
+    for region, name in _known.items():
+        if region.start <= address and address + n_bytes <= region.stop:
+            if region.name == name:
+                return region
+            del _known[region]
+            break
+    return None
+
+
 def _region_of(address: int, n_bytes: int) -> _Region | None:
     """Find the shared mapping of a file that holds all of these bytes."""
     try:
@@ -114,7 +133,10 @@ def _region_of(address: int, n_bytes: int) -> _Region | None:
                 if int(start, 16) <= address < int(stop, 16):
                     if flags[3] != "s" or address + n_bytes > int(stop, 16):
                         return None
-                    return _Region(int(start, 16), int(stop, 16), int(offset, 16), device, int(inode))
+                    region = _Region(int(start, 16), int(stop, 16), int(offset, 16), device, int(inode))
+                    if region.name:
+                        _known[region] = region.name
+                    return region
     except (OSError, ValueError):
         return None
     return None
