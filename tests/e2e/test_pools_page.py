@@ -1,0 +1,197 @@
+"""A person splits and merges the pools of a running driver on the Pools page, and somebody else is faster once.
+
+One driver on the in-process cluster serves the whole module; it makes calls on a thread of its own all the while, as a
+change is made at the border of its next call. The tests are in the order of its life.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator
+
+import app
+from app.client import Client
+from app.server import RunServer
+from app.store.reader import Reader
+from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from tests.e2e.commands import until
+from tests.e2e.pages import Watched, watch
+from tests.live_workers import Stateless
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+@dataclass
+class Driver:
+    """A driver that calls both groups again and again, and how many ranks answered last."""
+
+    server: RunServer
+    groups: dict[str, RayWorkerGroup]
+    sizes: dict[str, int] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Make calls until told to stop."""
+        while not self.stop.is_set():
+            for name, group in self.groups.items():
+                self.sizes[name] = len(group.sleep(0.02))
+
+    def operations(self) -> list[tuple[str, str]]:
+        """Return kind and state of all operations in the record, oldest first."""
+        reader = Reader(self.server.db_path)
+        try:
+            return [(one.kind, one.state) for one in reader.operations(100, None)][::-1]
+        finally:
+            reader.close()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """The driver, with control on."""
+    folder: Path = tmp_path_factory.mktemp("pools")
+    with Controller.local(), app.serve(folder, control=True) as server:
+        pool = RayResourcePool([4], name_prefix="all")
+        groups = {
+            name: RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix=name)
+            for name in ("actor", "rollout")
+        }
+        driver = Driver(server, groups)
+        thread = threading.Thread(target=driver.run, daemon=True)
+        thread.start()
+        yield driver
+        driver.stop.set()
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def visit(driver: Driver, browser: Browser) -> Iterator[Watched]:
+    """A browser that followed the URL with the control token."""
+    watched = watch(browser)
+    watched.page.set_default_timeout(30_000)
+    watched.page.goto(driver.server.url)
+    yield watched
+    watched.page.context.close()
+
+
+def go(visit: Watched, driver: Driver, path: str) -> None:
+    visit.page.goto(driver.server.address.rstrip("/") + path)
+
+
+def opened(visit: Watched, pool: str, change: str) -> Locator:
+    """Open a pool's drawer and in it the dialog of a change; return the dialog when it has its plan."""
+    page = visit.page
+    page.locator(f"[data-open-pool='{pool}']").click()
+    page.locator(f"#drawer [data-change={change}]").click()
+    page.locator("#change .plan-note").wait_for()
+    return page.locator("#change")
+
+
+def test_the_map_shows_both_groups_stacked_on_every_slot(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/pools")
+    slots = visit.page.locator("tr[data-pool=all] .slot").all_inner_texts()
+    assert len(slots) == 4
+    assert all("actor" in text and "rollout" in text for text in slots)
+
+
+def test_a_split_shows_its_plan_asks_for_the_name_and_a_double_click_makes_one(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/pools")
+    page = visit.page
+    dialog = opened(visit, "all", "split")
+    dialog.locator("[name=part-name]").nth(0).fill("train")
+    dialog.locator("[name=part-size]").nth(0).fill("3")
+    assert "3 + 2 = 5 slots; all has 4 to give" in dialog.locator(".cannot").inner_text()
+    dialog.locator("[name=part-size]").nth(1).fill("1")
+    dialog.locator(".plan-side", has_text="After").get_by_text("train", exact=True).wait_for()
+    said = dialog.locator(".preview").inner_text()
+    assert "4 → 3 ranks" in said
+    assert "it keeps no state" in said
+    submit = dialog.locator("[type=submit]")
+    assert submit.is_disabled()
+    dialog.locator("[name=confirm]").fill("al")
+    assert submit.is_disabled()
+    dialog.locator("[name=confirm]").fill("all")
+    submit.dblclick()
+    dialog.locator(".way .past[data-step=succeeded]").wait_for()
+    assert "The driver stood still for" in dialog.locator(".way-note").inner_text()
+    dialog.locator("[data-close]").click()
+
+    page.locator("tr[data-pool=train] .slot").nth(2).wait_for()
+    assert page.locator("tr[data-pool=all]").count() == 0
+    assert page.locator("tr[data-pool=rollout] .slot").count() == 1
+    until(lambda: driver.sizes == {"actor": 3, "rollout": 1}, "calls on the new sizes", 20)
+    assert driver.operations() == [("split", "succeeded")]
+
+
+def test_who_was_slower_is_told_who_changed_what_and_looks_again(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/pools")
+    dialog = opened(visit, "train", "merge")
+    dialog.locator("[name=confirm]").fill("train")
+    other = Client(driver.server.address, driver.server.control_token)
+    other.wait(other.resize("rollout", [2]), timeout_s=60)
+    dialog.locator("[type=submit]").click()
+    dialog.get_by_text("Somebody was faster.").wait_for()
+    assert "control did a resize of rollout" in dialog.locator(".cannot").first.inner_text()
+    dialog.locator(".plan-note").wait_for()
+    assert dialog.locator("[type=submit]").is_disabled()
+    dialog.locator("[name=confirm]").fill("train")
+    dialog.locator("[name=merged-name]").fill("whole")
+    dialog.locator(".plan-side", has_text="After").get_by_text("whole", exact=True).wait_for()
+    dialog.locator("[type=submit]").click()
+    dialog.locator(".way .past[data-step=succeeded]").wait_for()
+    dialog.locator("[data-close]").click()
+    visit.page.locator("tr[data-pool=whole] .slot").nth(4).wait_for()
+    until(lambda: driver.sizes == {"actor": 5, "rollout": 5}, "calls on the merged pool", 20)
+    # The browser itself writes a line when a request is refused; nothing else may have been complained of.
+    assert [one for one in visit.complaints if "412" not in one] == []
+
+
+def test_every_change_and_every_attempt_is_on_the_operations_page(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/operations")
+    lines = visit.page.locator("#content [data-operation] summary").all_inner_texts()
+    assert [line.split("\n")[1].split()[0] for line in lines] == ["merge", "resize", "split"]
+    outcomes = visit.page.locator("[data-outcome]").all_inner_texts()
+    assert sum("merge" in line for line in outcomes) >= 2
+    visit.page.locator("#content [data-operation] summary").first.click()
+    visit.page.locator("#content .plan-maps").first.wait_for(state="visible")
+
+
+def test_a_reader_sees_the_map_and_how_to_turn_control_on_but_no_button(driver: Driver, browser: Browser) -> None:
+    watched = watch(browser)
+    watched.page.goto(f"{driver.server.address}?token={driver.server.token}")
+    go(watched, driver, "/pools?pool=whole")
+    watched.page.locator("#drawer [data-sheet=whole]").wait_for()
+    assert watched.page.locator("[data-change]").count() == 0
+    assert "control token" in watched.page.locator("[data-control-hint]").inner_text()
+    watched.page.context.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/timeline",
+        "/calls",
+        "/heatmap",
+        "/stragglers",
+        "/data",
+        "/pools",
+        "/workers",
+        "/operations",
+        "/postmortem",
+    ],
+)
+def test_no_page_complains_asks_elsewhere_or_scrolls_sideways_on_a_phone(
+    driver: Driver, visit: Watched, path: str
+) -> None:
+    visit.complaints.clear()
+    visit.page.set_viewport_size({"width": 360, "height": 800})
+    go(visit, driver, path)
+    visit.page.locator("h1").wait_for(state="attached")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert visit.complaints == []
+    assert visit.strangers(driver.server.address.rstrip("/")) == []
