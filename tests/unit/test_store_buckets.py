@@ -18,7 +18,7 @@ from app.store.buckets import (
     level_for,
     with_coarser,
 )
-from app.store.read_timeline import coverage
+from app.store.read_heat import coverage
 from app.store.totals import median
 
 S = 1_000_000_000
