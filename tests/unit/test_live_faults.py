@@ -52,7 +52,8 @@ class Scene:
         """Start them."""
         self._context = local_controller(resources)
         self.controller, self.seen = self._context.__enter__()
-        self.cluster: Any = self.controller.runtime.cluster
+        cluster: Any = self.controller.runtime.cluster
+        self.cluster = cluster
         self.pool = RayResourcePool([4], max_colocate_count=max_colocate_count, name_prefix="pool")
         self.actor = RayWorkerGroup(self.pool, RayClassWithInitArgs(Counting, 1), name_prefix="actor")
         self.learner = RayWorkerGroup(self.pool, RayClassWithInitArgs(Learning), name_prefix="learner")
