@@ -290,13 +290,14 @@ class Writer:
         return bool(self._queue) or self._noted or self._must_note_drops()
 
     def _has_room(self, urgent: bool) -> bool:
-        """Say whether to write: with little room left only what somebody waits for is."""
-        short = self._room.shortage()
-        if short and not self._short:
-            _log.error("recording to %s stops: %s; training goes on", self.path, short)
-        elif self._short and not short:
-            self._room.hold()
+        """Say whether to write: with little room left only what somebody waits for is, and that it is so."""
+        short, before = self._room.shortage(), self._short
         self._short = short
+        if short and not before:
+            self._warn(f"recording stops: {short}; training goes on")
+            return True
+        if before and not short:
+            self._room.hold()
         return urgent or not short
 
     def _count_lost(self, n: int) -> None:

@@ -183,13 +183,18 @@ def test_with_little_room_left_only_what_is_flushed_is_written(
     with caplog.at_level(logging.CRITICAL, "podium.store"), recording(tmp_path, options) as recorder:
         for event in people():
             recorder.observe(event)
-        until(lambda: "500 bytes are free" in recorder.state().error)
+        until(lambda: ask(recorder.path, "SELECT count(*) FROM event WHERE kind = 'recorder'") == [(1,)])
+        assert "500 bytes are free" in recorder.state().error
+        (told,) = ask(recorder.path, "SELECT text FROM event WHERE kind = 'recorder'")[0]
+        assert str(told).startswith("recording stops: 500 bytes are free")
+        for event in one_call(1, 10):
+            recorder.observe(event)
         (beat,) = ask(recorder.path, "SELECT heartbeat_wall_ns FROM run")
         until(lambda: ask(recorder.path, "SELECT heartbeat_wall_ns FROM run") != [beat])
-        assert ask(recorder.path, "SELECT count(*) FROM pool") == [(0,)]
+        assert ask(recorder.path, "SELECT count(*) FROM call") == [(0,)]
         recorder.observe(OperationChanged(at(5), "op", "pause", "train", "pending", "ada", None))
         assert recorder.flush(5)
-        assert ask(recorder.path, "SELECT count(*) FROM pool") == [(1,)]
+        assert ask(recorder.path, "SELECT count(*) FROM call") == [(1,)]
         recorder.observe(Notice(at(6), "info", "waits"))
         free["bytes"] = 5_000
         until(lambda: ask(recorder.path, "SELECT count(*) FROM event WHERE text = 'waits'") == [(1,)])
