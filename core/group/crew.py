@@ -35,6 +35,7 @@ class Crew:
     dead: set[int] = field(default_factory=set)
     call_timeout_s: float | None = None
     role: str = ""
+    since: str = ""
     identities: tuple[WorkerIdentity, ...] = ()
     deaths: Deaths = field(default_factory=Deaths)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from core.cluster import ActorHandle, Placement, Ref
@@ -18,6 +19,7 @@ from core.group.announce import announce_end, announce_rebuilt
 from core.group.crew import Crew
 from core.group.start import Started, fetch_patiently, start_workers
 from core.pool import RayResourcePool
+from core.runtime import Runtime
 from core.worker import Header, Keeping, keeping
 
 if TYPE_CHECKING:
@@ -118,6 +120,9 @@ def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayReso
         one._ending.detach()
         announce_end(one._runtime, one.name, old.world_size, old.dead, reason)
         one._pool = pool or one._pool
+        before, after = old.world_size, len(prepared.started.actors)
+        if before != after:
+            one._since = f"{one.name} has {after} ranks since {_clock(one._runtime)}, it had {before}: {reason}"
         one._take_on(prepared.started)
         announce_rebuilt(one.name, one._pool, prepared.started, reason)
     for actor in crew.actors:
@@ -148,6 +153,10 @@ def retire(group: RayWorkerGroup, reason: str) -> None:
 def root_of(group: RayWorkerGroup) -> RayWorkerGroup:
     """Return the group that started the processes: itself, or the one that a role's view is of."""
     return group if group._parent is None else root_of(group._parent)
+
+
+def _clock(runtime: Runtime) -> str:
+    return datetime.fromtimestamp(runtime.clock.now_ns() / 1e9, UTC).strftime("%H:%M:%S UTC")
 
 
 def _family(root: RayWorkerGroup) -> Iterator[RayWorkerGroup]:

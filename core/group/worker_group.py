@@ -41,6 +41,9 @@ class RayWorkerGroup:
     ``close``, leaving a ``with`` block, or dropping the last reference ends the workers; detached ones only ``close``.
     """
 
+    _since = ""
+    """What changed the number of ranks last, for errors about rows that do not divide by it."""
+
     def __init__(
         self,
         resource_pool: RayResourcePool | Sequence[int] | None = None,
@@ -229,6 +232,7 @@ class RayWorkerGroup:
             unfinished=self._unfinished,
             call_timeout_s=self._call_timeout_s,
             role=self._role or self._class_args.user_class.__name__,
+            since=self._since,
             identities=started.identities,
         )
         crew.deaths.policy = self._death_policy

@@ -21,6 +21,7 @@ from core.errors import (
     PlacementError,
     PoolClosedError,
     StateError,
+    UnevenSplitError,
     UnknownNameError,
     UsageError,
 )
@@ -571,6 +572,14 @@ class TestOperations:
         pool.resize([3])
         with pytest.raises(GenerationConflictError, match=r"by driver \(resize op-.*: 2 -> 3\)"):
             local[0].plane.submit(Resize("pool", "ada", (1,), expected_generation=1))
+
+
+def test_rows_that_do_not_divide_any_more_say_since_when(local: Local) -> None:
+    pool = RayResourcePool([2], name_prefix="pool")
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix="actor")
+    pool.resize([3])
+    with pytest.raises(UnevenSplitError, match=r"actor has 3 ranks since .* UTC, it had 2: resize by driver \(op-"):
+        group.double(rows(4))
 
 
 class TestRecord:
