@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from core.cluster import Submitted
 from core.data.future import DataProtoFuture, without_padding
@@ -14,15 +14,19 @@ from core.data.rows import join, row_count
 from core.data.shares import Receipt
 from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registration, rule_for
 from core.dispatch.modes import OpenEnum
-from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
+from core.errors import WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
 from core.group.answers import undelivered, wait_for_answers
 from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.deadline import fetch_answers, limit_s
+from core.group.restart import restart_if_due
 from core.group.track import CallFacts, CallTracker
 from core.runtime import Runtime
+
+if TYPE_CHECKING:
+    from core.group.worker_group import RayWorkerGroup
 
 
 class Calling(Protocol):
@@ -89,9 +93,18 @@ def _passed(owner: Calling, method: Method) -> tuple[Crew, ModeRule, int, int]:
         if not crew.gate.is_open:
             waited_since_ns = called_ns
         if crew.gate.enter(_Wanted(owner, crew)):
-            if owner._crew is crew:
+            if owner._crew is crew and not (crew.deaths.any_known and _restarted(owner, crew)):
                 return crew, rule, called_ns, runtime.clock.now_ns() - called_ns if waited_since_ns else 0
             crew.gate.leave()
+
+
+def _restarted(owner: Calling, crew: Crew) -> bool:
+    """Restart the group if a worker's death and its policy ask for that; the call is past the gate meanwhile."""
+    try:
+        return restart_if_due(cast("RayWorkerGroup", owner), crew)
+    except BaseException:
+        crew.gate.leave()
+        raise
 
 
 class _Wanted:
@@ -263,9 +276,7 @@ class _Resolve:
 
 
 def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
-    """Add to an error what only the driver knows: a dead worker's rank, a rank's node, since when there are so many."""
-    if isinstance(error, UnevenSplitError) and crew.since:
-        return replace(error, message=f"{error.message}; {crew.since}")
+    """Add to a worker's error what only the driver knows: the rank of a dead worker, the node of a rank."""
     if isinstance(error, WorkerDiedError):
         return crew.deaths.explained(error, method)
     if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < len(crew.nodes):

@@ -83,6 +83,24 @@ class Deaths:
         desk.take(case)
 
     @property
+    def any_known(self) -> bool:
+        """Whether anybody is known to be dead."""
+        return bool(self._cases)
+
+    def policy_of(self, crew: Crew) -> DeathPolicy:
+        """Return what follows a death in ``crew``: its group's own policy, or the driver's."""
+        settings = crew.runtime.health_settings
+        return self.policy or DeathPolicy.checked(settings.on_death, settings.max_restarts)
+
+    def looked_into(self) -> list[Case]:
+        """Return the deaths, each after it was looked into; one that was none is not among them."""
+        with self._lock:
+            cases = list(self._cases.values())
+        for case in cases:
+            case.told.wait(_OUTCOME_S)
+        return [case for case in cases if case.error is not None]
+
+    @property
     def open_cases(self) -> frozenset[int]:
         """Return the ranks whose deaths are not looked into yet."""
         with self._lock:
@@ -110,15 +128,12 @@ class Deaths:
         """
         if not self._cases:
             return
-        with self._lock:
-            dead = [case for rank, case in sorted(self._cases.items()) if rank in ranks]
-        for case in dead:
-            case.told.wait(_OUTCOME_S)
-            if case.error is not None:
-                message = (
-                    f"{case.error.message}; {method} was asked of no rank; close the group and make another, or make "
-                    f"it with on_death='restart'"
-                )
+        for case in self.looked_into():
+            if case.error is not None and case.error.rank in ranks:
+                way_out = "make another group, or one with on_death='restart'"
+                if self.policy_of(case.crew).on_death is OnDeath.RESTART:
+                    way_out = "the group was restarted as often as it may be (max_restarts)"
+                message = f"{case.error.message}; {method} was asked of no rank; {way_out}"
                 raise replace(case.error, message=message, method=method)
 
     def forgive(self, rank: int) -> None:
@@ -234,8 +249,7 @@ class Desk:
             crew.deaths.forgive(victim.rank)
             return False
         verdict, memory, found = self._judged(case, said)
-        settings = crew.runtime.health_settings
-        policy = crew.deaths.policy or DeathPolicy.checked(settings.on_death, settings.max_restarts)
+        policy = crew.deaths.policy_of(crew)
         event = ended(victim, verdict, memory, found.log_tail, policy.on_death.value)
         case.error = error_of(event)
         bus = crew.runtime.bus
@@ -270,7 +284,7 @@ class Desk:
                 return None
             except Exception as error:
                 _log.debug("the cluster has no words for the end of %s: %s", victim.worker, error)
-        if heard is not None and heard.how == UNREACHABLE and not self._watch.has_ended(victim.worker, victim.pid):
+        if heard is not None and heard.how == UNREACHABLE and not self._watch.has_ended(victim.actor_id, victim.pid):
             text = f"worker {victim.worker} ({victim.who}) could not be reached; its process may live"
             case.crew.runtime.bus.emit(Notice(victim.at_ns, "warning", text))
             return None
@@ -287,7 +301,7 @@ class Desk:
             near = self._watch.is_near(traces)
             look_at = (traces, victim.pid)
             found = look(*look_at) if near else crew.cluster.run_on(victim.node, look, look_at, _LOOK_S)
-        seen = self._watch.last_of(victim.worker, victim.pid)
+        seen = self._watch.last_of(victim.actor_id, victim.pid)
         before = seen.n_oom_kills if seen.n_oom_kills >= 0 else traces.n_oom_kills
         verdict = judge(Clues(said, seen.status, found, before))
         return verdict, Memory(seen.memory_bytes, traces.memory_limit_bytes), found

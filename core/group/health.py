@@ -18,8 +18,8 @@ from core import runtime as runtimes
 from core.errors import UsageError
 from core.group.crew import Crew
 from core.group.deaths import Desk
-from core.group.policy import DeathPolicy
-from core.group.watch import LOOK_S, Watch
+from core.group.policy import Care, DeathPolicy
+from core.group.watch import Watch
 from core.runtime import OnDeath, Runtime
 
 T = TypeVar("T")
@@ -34,10 +34,10 @@ class Health:
         self._watch = Watch(runtime)
         self._desk = Desk(self._watch)
 
-    def look_after(self, crew: Crew, every_s: float = LOOK_S) -> None:
-        """Watch a crew's workers until they are let go; workers that must be asked are, every ``every_s``."""
-        crew.deaths.desk = self._desk
-        self._watch.add(crew, every_s)
+    def look_after(self, crew: Crew, care: Care) -> None:
+        """Watch a crew's workers until they are let go; also to change what its group was told."""
+        crew.deaths.desk, crew.deaths.policy = self._desk, care.policy
+        self._watch.add(crew, care.every_s)
 
     def crew_of(self, group: str) -> Crew | None:
         """Return the living workers of a group that is looked after, None when there are none."""

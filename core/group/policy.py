@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from core.errors import UsageError
 from core.runtime import OnDeath
 
 MAX_RESTARTS = 3
+LOOK_S = 1.0
+"""How often processes are looked at, and asked where they must be asked."""
 _ABORT_S = 2.0
 
 
@@ -38,17 +41,41 @@ class DeathPolicy:
         return cls(kind, max_restarts)
 
 
-def checked_policy(on_death: str | OnDeath | None, max_restarts: int | None) -> DeathPolicy | None:
-    """Read what a group's constructor was given; None when it was given nothing.
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What one group was told to do about dead workers and late calls; None leaves it to the driver's settings.
 
-    Raises:
-        UsageError: It makes no sense.
+    Workers that must be asked whether they live are asked every ``every_s``.
     """
-    if on_death is None:
-        if max_restarts is not None:
-            raise UsageError(f"max_restarts={max_restarts} needs on_death='restart'")
-        return None
-    return DeathPolicy.checked(on_death, MAX_RESTARTS if max_restarts is None else max_restarts)
+
+    policy: DeathPolicy | None = None
+    call_timeout_s: float | None = None
+    every_s: float = LOOK_S
+
+    @classmethod
+    def checked(cls, on_death: str | OnDeath | None, max_restarts: int | None, call_timeout_s: float | None) -> Care:
+        """Read what a group's constructor was given.
+
+        Raises:
+            UsageError: It makes no sense.
+        """
+        if call_timeout_s is not None and call_timeout_s < 0:
+            raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
+        if on_death is None:
+            if max_restarts is not None:
+                raise UsageError(f"max_restarts={max_restarts} needs on_death='restart'")
+            return cls(None, call_timeout_s)
+        budget = MAX_RESTARTS if max_restarts is None else max_restarts
+        return cls(DeathPolicy.checked(on_death, budget), call_timeout_s)
+
+
+class Restarts:
+    """How often a group was restarted, and the lock under which it is."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.lock = threading.Lock()
+        self.n_done = 0
 
 
 def end_driver() -> None:

@@ -24,6 +24,7 @@ from core.errors import WorkerDiedError
 from core.events import CallStalled
 from core.group.evidence import exit_status, process_state, rss_bytes, zombie_status
 from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words
+from core.group.policy import LOOK_S
 from core.group.stall import Stalls
 from core.runtime import Runtime
 from core.worker import Traces
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from core.group.crew import Crew
 
 _log = logging.getLogger("podium.health")
-LOOK_S = 1.0
-"""How often processes are looked at, and asked where they must be asked."""
 _STATUS_TRIES = 20
 _STATUS_PAUSE_S = 0.005
 _ENDED_S = 0.3
@@ -53,6 +52,7 @@ class LastSeen:
 class _Watched:
     """One process under watch, and the ranks it is: one per group whose workers share it."""
 
+    key: tuple[str, int]
     name: str
     pid: int
     traces: Traces
@@ -89,14 +89,15 @@ class Watch:
     def add(self, crew: Crew, every_s: float = LOOK_S) -> None:
         """Watch the workers of a crew; those on other machines are asked every ``every_s``, if that is sooner."""
         for rank, identity in enumerate(crew.identities):
-            key = crew.names[rank], identity.pid
+            key, name = _key(crew, rank), crew.names[rank]
             with self._lock:
                 if self._stopped:
                     return
                 watched = self._watched.get(key)
-                is_new = watched is None
-                if watched is None:
-                    watched = self._watched[key] = _Watched(*key, identity.traces, every_s)
+                # An id may come again once its process is gone.
+                is_new = watched is None or watched.ended.is_set() or not watched.crews()
+                if watched is None or is_new:
+                    watched = self._watched[key] = _Watched(key, name, identity.pid, identity.traces, every_s)
                 watched.every_s = min(watched.every_s, every_s)
                 if not any(ref() is crew for ref, _ in watched.ranks):
                     watched.ranks.append((weakref.ref(crew), rank))
@@ -124,14 +125,14 @@ class Watch:
         """Tell whether a process is on this machine, so that its pid and its files mean the same here."""
         return bool(traces.machine) and traces.machine == self._machine
 
-    def has_ended(self, name: str, pid: int) -> bool:
+    def has_ended(self, actor_id: str, pid: int) -> bool:
         """Tell whether a process is known to have ended."""
-        watched = self._watched.get((name, pid))
+        watched = self._watched.get((actor_id, pid))
         return watched is not None and watched.ended.is_set()
 
-    def last_of(self, name: str, pid: int) -> LastSeen:
+    def last_of(self, actor_id: str, pid: int) -> LastSeen:
         """Return the last that was seen of a process that ended; waits a moment for its status."""
-        watched = self._watched.get((name, pid))
+        watched = self._watched.get((actor_id, pid))
         if watched is None:
             return LastSeen()
         if watched.pidfd >= 0:
@@ -255,7 +256,7 @@ class Watch:
         ):
             return
         with self._lock:
-            self._watched.pop((watched.name, watched.pid), None)
+            self._watched.pop(watched.key, None)
         if self._by_fd.pop(watched.pidfd, None) is not None:
             os.close(watched.pidfd)
 
@@ -300,3 +301,9 @@ class Watch:
         os.close(watched.pidfd)
         watched.last = replace(watched.last, status=status)
         self._told(watched, None)
+
+
+def _key(crew: Crew, rank: int) -> tuple[str, int]:
+    """Return what a process is told by: the cluster's id and its pid; threads of this process have neither apart."""
+    actor, pid = crew.actors[rank], crew.identities[rank].pid
+    return f"thread {id(actor)}" if pid == os.getpid() else crew.cluster.actor_id(actor), pid

@@ -6,6 +6,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -23,10 +24,9 @@ from core.group.class_args import RayClassWithInitArgs
 from core.group.crew import Behind, Crew, Drained
 from core.group.detached import find_workers
 from core.group.health import health_of
-from core.group.policy import DeathPolicy, checked_policy
+from core.group.policy import Care, DeathPolicy, Restarts
 from core.group.start import Started, StartSettings, start_workers
 from core.group.track import CallTracker
-from core.group.watch import LOOK_S
 from core.pool import RayResourcePool
 from core.runtime import OnDeath, Runtime
 from core.worker.fused import FusedWorker, Role
@@ -40,9 +40,6 @@ class RayWorkerGroup:
 
     ``close``, leaving a ``with`` block, or dropping the last reference ends the workers; detached ones only ``close``.
     """
-
-    _since = ""
-    """What changed the number of ranks last, for errors about rows that do not divide by it."""
 
     def __init__(
         self,
@@ -119,8 +116,7 @@ class RayWorkerGroup:
             nsight=(profile_steps, worker_nsight_options),
             timeout_s=ray_wait_register_center_timeout,
         )
-        self._death_policy: DeathPolicy | None = checked_policy(on_death, max_restarts)
-        self._call_timeout_s = _checked_timeout(call_timeout_s)
+        self._care = Care.checked(on_death, max_restarts, call_timeout_s)
         self._class_args = ray_cls_with_init
         self._settings = settings
         self._detached = settings.detached
@@ -230,13 +226,11 @@ class RayWorkerGroup:
             drained=Drained(self._unfinished, self._lock, pool.gate),
             behind=Behind(self._unfinished, self._lock),
             unfinished=self._unfinished,
-            call_timeout_s=self._call_timeout_s,
+            call_timeout_s=self._care.call_timeout_s,
             role=self._role or self._class_args.user_class.__name__,
-            since=self._since,
             identities=started.identities,
         )
-        crew.deaths.policy = self._death_policy
-        health_of(self._runtime).look_after(crew, self._look_every_s)
+        health_of(self._runtime).look_after(crew, self._care)
         self._world_size = len(started.actors)
         self.master_address = started.master_addr
         self.master_port = str(started.master_port)
@@ -282,7 +276,7 @@ class RayWorkerGroup:
         view = object.__new__(type(self))
         view._class_args = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
         view._settings = self._settings
-        view._death_policy, view._call_timeout_s = self._death_policy, self._call_timeout_s
+        view._care = self._care
         view._detached = self._detached
         view._settle(self._pool, role, self.name_prefix, self._uneven, role=role)
         view._come_up(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
@@ -302,11 +296,9 @@ class RayWorkerGroup:
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
         self._lock: threading.Lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}
-        self._look_every_s = LOOK_S
+        self._restarts = Restarts()
         self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._n_rebuilds = 0
-        # None until the workers are up, and again when the group is closed.
-        self._crew = None
         self._dispatch_info: dict[str, list[int]] = {}
         self._collect_info: dict[str, list[bool]] = {}
 
@@ -382,11 +374,9 @@ class RayWorkerGroup:
         """
         if every_n_seconds <= 0:
             raise UsageError(f"an aliveness check needs a positive interval, got {every_n_seconds} s")
-        self._death_policy = DeathPolicy(OnDeath.ABORT)
-        self._look_every_s = every_n_seconds
+        self._care = replace(self._care, policy=DeathPolicy(OnDeath.ABORT), every_s=every_n_seconds)
         if self._crew is not None:
-            self._crew.deaths.policy = self._death_policy
-            health_of(self._runtime).look_after(self._crew, every_n_seconds)
+            health_of(self._runtime).look_after(self._crew, self._care)
 
     def close(self) -> None:
         """End the workers, detached ones too; may be called twice. A pool made for this group alone is closed too."""
@@ -429,12 +419,6 @@ class RayWorkerGroup:
             """Tell type checkers that a group has its class's registered methods."""
 
 
-def _checked_timeout(call_timeout_s: float | None) -> float | None:
-    if call_timeout_s is not None and call_timeout_s < 0:
-        raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
-    return call_timeout_s
-
-
 _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {
     "name",
     "name_prefix",
@@ -457,9 +441,8 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
     "_pool",
     "_runtime",
     "_unfinished",
-    "_call_timeout_s",
-    "_death_policy",
-    "_look_every_s",
+    "_care",
+    "_restarts",
     "_uneven",
     "_world_size",
 }

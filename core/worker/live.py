@@ -49,8 +49,10 @@ class ReplicatedState:
 
     def save_state(self) -> Mapping[str, Any] | None:
         """Return rank 0's state dicts and values; the other ranks hold the same and return None."""
-        if isinstance(self, Worker) and self.rank != 0:
-            return None
+        return None if isinstance(self, Worker) and self.rank != 0 else self.save_replica()
+
+    def save_replica(self) -> Mapping[str, Any]:
+        """Return this rank's state dicts and values, which are as good as any other rank's."""
         return {
             "values": {name: getattr(self, name) for name in self.replicated_values},
             "dicts": {name: _on_cpu(part.state_dict()) for name, part in _replicated(self).items()},
