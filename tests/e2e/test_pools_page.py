@@ -21,7 +21,7 @@ from app.store.reader import Reader
 from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from tests.e2e.commands import until
 from tests.e2e.pages import Watched, watch
-from tests.live_workers import Stateless
+from tests.live_workers import Faults, Stateless
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -96,6 +96,26 @@ def test_the_map_shows_both_groups_stacked_on_every_slot(driver: Driver, visit: 
     slots = visit.page.locator("tr[data-pool=all] .slot").all_inner_texts()
     assert len(slots) == 4
     assert all("actor" in text and "rollout" in text for text in slots)
+
+
+def test_a_call_that_hangs_is_shown_with_its_ranks_and_their_stacks(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/")
+    page = visit.page
+    Faults.gate.clear()
+    try:
+        driver.groups["actor"].wait_later()
+        item = page.locator("#now .now-item", has_text="wait_later")
+        item.get_by_text("4 of 4 out").wait_for()
+        before = item.locator(".now-for").inner_text()
+        until(lambda: item.locator(".now-for").inner_text() != before, "the seconds to go on", 10)
+        item.get_by_role("button", name="Stacks of these ranks").click()
+        page.locator("#stacks pre").first.wait_for()
+        assert "rank 3" in page.locator("#stacks").inner_text()
+        page.keyboard.press("Escape")
+    finally:
+        Faults.gate.set()
+    item.wait_for(state="detached")
+    assert visit.complaints == []
 
 
 def test_a_split_shows_its_plan_asks_for_the_name_and_a_double_click_makes_one(driver: Driver, visit: Watched) -> None:
