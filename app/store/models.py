@@ -7,43 +7,40 @@ says what they mean. They have no foreign keys: a span may come before or after 
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import CheckConstraint, Index, UniqueConstraint, text
+from sqlmodel import Field
 
-from sqlalchemy import DDL, CheckConstraint, Index, MetaData, UniqueConstraint, event, text
-from sqlalchemy.orm import registry
-from sqlmodel import Field, SQLModel
+from app.store.base import APPLICATION_ID, READABLE_REVISIONS, SCHEMA_REVISION, Record, later
+from app.store.incidents import AuditEntry, ClockAnchor, Death, Event, Gap, Operation, Stall
 
-SCHEMA_REVISION = "0002"
-# Files of these are read as they are; what came later is empty in them. `podium db upgrade` moves them on.
-READABLE_REVISIONS = ("0001", SCHEMA_REVISION)
-# "PODM" in the file's header tells a run's file from any other SQLite file.
-APPLICATION_ID = 0x504F444D
-
-# Alembic can only drop or alter a constraint that has a name.
-_NAMES = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-_registry = registry(metadata=MetaData(naming_convention=_NAMES))
-
-
-class Record(SQLModel, registry=_registry):
-    """The root of our tables, with metadata of its own: a driver's own SQLModel tables never meet ours."""
-
-    metadata = _registry.metadata
-
-
-def _later(default: Any) -> Any:
-    """Return the field of a column that came after the first schema; older rows hold ``default``."""
-    if default is None:
-        return Field(default=None)
-    return Field(
-        default=default,
-        sa_column_kwargs={"server_default": text(f"'{default}'" if isinstance(default, str) else str(default))},
-    )
+__all__ = [
+    "APPLICATION_ID",
+    "READABLE_REVISIONS",
+    "SCHEMA_REVISION",
+    "AuditEntry",
+    "Call",
+    "ClockAnchor",
+    "Death",
+    "Event",
+    "Gap",
+    "GroupGeneration",
+    "Lane",
+    "Latency",
+    "Method",
+    "Operation",
+    "Pool",
+    "PoolGeneration",
+    "RankSpan",
+    "Record",
+    "Roll",
+    "Run",
+    "Stall",
+    "Step",
+    "StepMetric",
+    "Word",
+    "Worker",
+    "WorkerGroup",
+]
 
 
 class Run(Record, table=True):
@@ -77,28 +74,7 @@ class Run(Record, table=True):
     n_failed_calls: int = 0
     writer_lag_ns: int = 0
     pruned_before_ns: int | None = None
-    journal: str = _later("wal")
-
-
-class ClockAnchor(Record, table=True):
-    """What the wall clock said about once a minute: it may jump, the driver clock never does."""
-
-    __tablename__ = "clock_anchor"
-
-    at_ns: int = Field(primary_key=True)
-    wall_ns: int
-
-
-class Gap(Record, table=True):
-    """A time of which ``n_events`` events were not recorded, and why."""
-
-    __tablename__ = "gap"
-
-    id: int = Field(primary_key=True)
-    from_ns: int
-    to_ns: int
-    n_events: int
-    reason: str
+    journal: str = later("wal")
 
 
 class Pool(Record, table=True):
@@ -133,7 +109,7 @@ class PoolGeneration(Record, table=True):
     at_ns: int
     process_on_nodes: str
     slots: str
-    operation_uid: str = _later("")
+    operation_uid: str = later("")
 
 
 class WorkerGroup(Record, table=True):
@@ -205,42 +181,8 @@ class Worker(Record, table=True):
     started_ns: int
     ended_ns: int | None = None
     reason: str = ""
-    clock_offset_ns: int | None = _later(None)
-    clock_error_ns: int | None = _later(None)
-
-
-class Death(Record, table=True):
-    """What is known of a worker's death, and by what evidence.
-
-    ``others`` has a line per other rank: rank, seconds, state. ``evidence`` and ``log_tail`` are lines. ``signal`` is
-    0, ``exit_code`` and ``oom`` are empty where nothing says; ``call_id`` is 0 when the worker was idle.
-    """
-
-    __tablename__ = "death"
-
-    id: int = Field(primary_key=True)
-    at_ns: int
-    group_id: int = Field(foreign_key="worker_group.id")
-    lane_id: int = Field(foreign_key="lane.id")
-    worker_id: int | None = Field(foreign_key="worker.id")
-    rank: int
-    pid: int
-    node: str
-    role: str
-    worker: str
-    actor_id: str
-    cause: str
-    signal: int
-    exit_code: int | None
-    oom: bool | None
-    evidence: str
-    memory_bytes: int
-    memory_limit_bytes: int
-    others: str
-    log_tail: str
-    policy: str
-    method: str
-    call_id: int
+    clock_offset_ns: int | None = later(None)
+    clock_error_ns: int | None = later(None)
 
 
 class Word(Record, table=True):
@@ -347,7 +289,7 @@ class Call(Record, table=True):
     error_message: str | None
     error_traceback: str | None
     error_rank: int | None
-    serialise_ns: int = _later(0)
+    serialise_ns: int = later(0)
 
 
 class RankSpan(Record, table=True):
@@ -377,7 +319,7 @@ class RankSpan(Record, table=True):
     rows_out: int
     bytes_in: int
     bytes_out: int
-    serialise_ns: int = _later(0)
+    serialise_ns: int = later(0)
 
 
 class Roll(Record, table=True):
@@ -413,85 +355,3 @@ class Latency(Record, table=True):
     bucket: int = Field(primary_key=True)
     slot: int = Field(primary_key=True)
     n: int
-
-
-class Event(Record, table=True):
-    """A line in the list of what happened."""
-
-    __tablename__ = "event"
-
-    id: int = Field(primary_key=True)
-    at_ns: int = Field(index=True)
-    level: int
-    kind: str
-    text: str
-
-
-class Stall(Record, table=True):
-    """A call that was told as stalled: the last telling, with the ranks that were still out, such as "1,3"."""
-
-    __tablename__ = "stall"
-
-    call_id: int = Field(primary_key=True)
-    at_ns: int
-    seconds: float
-    ranks: str
-
-
-class Operation(Record, table=True):
-    """A control operation as it stands. ``plan`` is JSON text.
-
-    ``safe_point_ns`` is how long it waited for the driver's safe point, ``stand_still_ns`` how long that then stood.
-    """
-
-    __tablename__ = "operation"
-
-    id: int = Field(primary_key=True)
-    uid: str = Field(unique=True)
-    kind: str
-    pool: str
-    state: str
-    who: str
-    expected_generation: int | None
-    created_ns: int
-    updated_ns: int
-    before: str
-    after: str
-    error: str
-    progress: str = _later("")
-    plan: str = _later("")
-    safe_point_ns: int = _later(0)
-    stand_still_ns: int = _later(0)
-
-
-class AuditEntry(Record, table=True):
-    """One attempt to change something from outside. Rows are only ever added: triggers refuse the rest."""
-
-    __tablename__ = "audit_entry"
-
-    id: int = Field(primary_key=True)
-    at_ns: int
-    actor: str
-    remote: str
-    user_agent: str
-    request_id: str
-    action: str
-    target: str
-    expected_generation: int | None
-    outcome: str
-    detail: str
-    operation_id: str
-
-
-def append_only_triggers(table: str) -> tuple[str, str]:
-    """Return the SQL of the triggers that let rows of ``table`` only ever be added."""
-    return (
-        f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END",
-        f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END",
-    )
-
-
-for _statement in append_only_triggers("audit_entry"):
-    event.listen(Record.metadata.tables["audit_entry"], "after_create", DDL(_statement))  # type: ignore[no-untyped-call]
