@@ -11,6 +11,7 @@ import numpy as np
 from core.cluster import Ref
 from core.cluster.fetching import fetch
 from core.data.proto import DataProto
+from core.data.receive import borrowing
 from core.data.rows import cut_rows, join, padded_indices, row_count, row_ids, select_rows
 from core.data.shares import Receipt, Share, Uneven, plan_shares
 from core.errors import BatchError
@@ -80,15 +81,17 @@ class DataProtoFuture:
 
     def _value(self) -> tuple[Any, Share | None]:
         if not self.windows:
-            receipts = self._receipts() if self.padded else []
-            return self.collect_fn(without_padding(fetch(self.futures), receipts)), None
+            return self._whole(self._receipts() if self.padded else []), None
         receipts = self._receipts()
         if not receipts or any(receipt.rows_out < 0 for receipt in receipts):
-            whole = self.collect_fn(without_padding(fetch(self.futures), receipts))
+            whole = self._whole(receipts)
             rows, share = self._rows(_length(whole))
             return _tagged(whole, rows, share), share
         rows, share = self._rows(sum(receipt.n_kept for receipt in receipts))
-        return _tagged(*self._overlapping(rows, receipts), share), share
+        return self._overlapping(rows, share, receipts), share
+
+    def _whole(self, receipts: Sequence[Receipt]) -> Any:
+        return _joined(self.futures, lambda parts: self.collect_fn(without_padding(parts, receipts)))
 
     def _receipts(self) -> list[Receipt]:
         return [Receipt.unpack(packed) for packed in fetch(self.receipts)]
@@ -102,20 +105,31 @@ class DataProtoFuture:
             rows = rows[padded_indices(share, len(rows))]
         return rows, share
 
-    def _overlapping(self, rows: _Indices, receipts: Sequence[Receipt]) -> tuple[Any, _Indices]:
-        """Fetch the shards that hold ``rows``; return them joined, and the rows' places in that."""
+    def _overlapping(self, rows: _Indices, share: Share, receipts: Sequence[Receipt]) -> Any:
+        """Fetch the shards that hold ``rows`` and join what they hold of them."""
         ends = np.cumsum([receipt.n_kept for receipt in receipts])
+        starts = ends - [receipt.n_kept for receipt in receipts]
         shard_of_row = np.searchsorted(ends, rows, side="right")
         # An empty part still needs one shard, for its columns.
         wanted = sorted({int(shard) for shard in shard_of_row}) or [0]
-        parts = fetch([self.futures[shard] for shard in wanted])
-        kept = without_padding(parts, [receipts[shard] for shard in wanted])
-        shift = np.zeros(len(receipts), dtype=np.int64)
-        offset = 0
-        for shard in wanted:
-            shift[shard] = offset - (ends[shard] - receipts[shard].n_kept)
-            offset += receipts[shard].n_kept
-        return self.collect_fn(kept), rows + shift[shard_of_row]
+
+        def joined(parts: Sequence[Any]) -> Any:
+            kept = without_padding(parts, [receipts[shard] for shard in wanted])
+            if _in_a_row(rows):
+                first, last = int(rows[0]), int(rows[-1]) + 1
+                pieces = [
+                    _cut(part, max(first - int(starts[shard]), 0), min(last, int(ends[shard])) - int(starts[shard]))
+                    for part, shard in zip(kept, wanted, strict=True)
+                ]
+                return _tagged(self.collect_fn(pieces), np.arange(len(rows), dtype=np.int64), share)
+            shift = np.zeros(len(receipts), dtype=np.int64)
+            offset = 0
+            for shard in wanted:
+                shift[shard] = offset - starts[shard]
+                offset += receipts[shard].n_kept
+            return _tagged(self.collect_fn(kept), rows + shift[shard_of_row], share)
+
+        return _joined([self.futures[shard] for shard in wanted], joined)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without the driver's own way to resolve it."""
@@ -150,8 +164,25 @@ def _length(whole: Any) -> int:
     return n_rows
 
 
+def _joined(refs: Sequence[Ref], join_parts: Callable[[Sequence[Any]], Any]) -> Any:
+    """Fetch parts and join them: several into one allocation, straight from the cluster's memory."""
+    if len(refs) == 1:
+        return join_parts(fetch(refs))
+    with borrowing() as loans:
+        parts = fetch(refs)
+    return loans.settled(join_parts(parts))
+
+
+def _in_a_row(rows: _Indices) -> bool:
+    return len(rows) > 0 and bool((np.diff(rows) == 1).all())
+
+
+def _cut(part: Any, start: int, stop: int) -> Any:
+    return part if start == 0 and stop == _length(part) else cut_rows(part, start, stop)
+
+
 def _tagged(value: Any, rows: _Indices, share: Share) -> Any:
-    contiguous = len(rows) and bool((np.diff(rows) == 1).all())
+    contiguous = _in_a_row(rows)
     if contiguous and int(rows[0]) == 0 and len(rows) == _length(value):
         part = value
     elif contiguous:

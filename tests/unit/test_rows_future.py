@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import DataProto, DataProtoFuture
@@ -49,6 +49,7 @@ def future_of(sizes: Sequence[int], missing: Sequence[int] = ()) -> DataProtoFut
     return DataProtoFuture(joined, refs, receipts=[receipt(size) for size in sizes])
 
 
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 5), min_size=1, max_size=5),
     cuts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
