@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from app.api import Tokens, create_app, hub_of
 from app.api.audit import OperationAudit
 from app.api.patience import patient_protocol
+from app.live import Live
 from app.metrics import Metrics
 from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
@@ -36,8 +37,6 @@ from core import runtime, version
 from core.control.commands import ControlPlane
 from core.controller import control_plane
 from core.events import Observer
-from core.group.inflight import calls_in_flight
-from core.group.stacks import dump
 from web.source import RunSource
 
 _log = logging.getLogger("podium.server")
@@ -219,7 +218,7 @@ class RunServer:
             options=self._options,
         )
         self._reader = Reader(recorder.path)
-        metrics = Metrics(recorder.state)
+        metrics, live = Metrics(recorder.state), Live(current)
         plane = self._wire(recorder, metrics)
         self._write_tokens(recorder.path)
         app = create_app(
@@ -231,9 +230,9 @@ class RunServer:
             now_ns=current.clock.now_ns,
             is_over=self._over.is_set,
             is_ending=self._ending.is_set,
-            in_flight=lambda: calls_in_flight(current),
+            in_flight=live.calls_in_flight,
             metrics=metrics.text,
-            stacks=lambda call_id: dump(current, call_id),
+            stacks=live.stacks,
         )
         self._web.start(app)
 

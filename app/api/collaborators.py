@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
@@ -17,8 +17,10 @@ from app.api.stream import TickHub
 from app.api.tokens import Tokens
 from app.settings import ServerSettings
 from core.control.commands import ControlPlane
-from core.group.inflight import CallInFlight
 from web.source import Run, RunSource
+
+if TYPE_CHECKING:
+    from core.group.inflight import CallInFlight
 
 
 @dataclass(frozen=True, slots=True)

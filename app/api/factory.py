@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -24,10 +24,12 @@ from app.api.stream import TickHub
 from app.api.tokens import Tokens
 from app.settings import ServerSettings
 from core.control.commands import ControlPlane
-from core.group.inflight import CallInFlight
 from core.version import VERSION
 from web import pages
 from web.source import RunSource
+
+if TYPE_CHECKING:
+    from core.group.inflight import CallInFlight
 
 
 class _Described(FastAPI):

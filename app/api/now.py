@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from app.api.collaborators import Collaborators
 from app.api.views import run_start_ns
-from core.group.inflight import CallInFlight
 from web import deaths
+
+if TYPE_CHECKING:
+    from core.group.inflight import CallInFlight
 
 MAX_CALLS = 200
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ from tests.app_plane import MemoryPlane
 
 pytestmark = pytest.mark.integration
 TOKENS = Tokens.make(True)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +224,14 @@ def test_a_server_that_is_too_busy_is_asked_again(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BusyError) as busy:
         Client("http://x").pools()
     assert busy.value.retry_after_s == 0.01
+
+
+def test_neither_client_nor_command_line_nor_server_waits_for_torch() -> None:
+    code = "import app.client, app.cli, app.server, sys; print('torch' in sys.modules, 'ray' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["False", "False"]
 
 
 # The commands
