@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from core.cluster import ActorHandle
 from core.dispatch import Execute
-from core.events import GroupClosed, GroupCreated, GroupRebuilt, MethodFacts, WorkerEnded, WorkerStarted
+from core.events import GroupClosed, GroupCreated, GroupRebuilt, MethodFacts, WorkerClock, WorkerEnded, WorkerStarted
 from core.group.bind import Method
+from core.group.clock import ClockAlignment
 from core.group.start import Started
 from core.pool import RayResourcePool
 from core.runtime import Runtime
@@ -64,6 +65,15 @@ def announce_end(runtime: Runtime, group: str, ranks: int, dead: set[int], reaso
         runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason=reason))
 
 
+def tell_clock(runtime: Runtime, group: str, rank: int, clock: ClockAlignment) -> None:
+    """Say how a worker's clock lies to the driver's, if that was not said yet, or much less well."""
+    news = clock.news()
+    if news is not None:
+        # The estimate leads to wall time; how far the two monotonic clocks are apart is the rest of it.
+        ahead_ns = runtime.clock.anchor_ns - news[0]
+        runtime.bus.emit(WorkerClock(runtime.clock.now_ns(), group, rank, ahead_ns, news[1]))
+
+
 def _announce_workers(group: str, pool: RayResourcePool, started: Started) -> None:
     runtime = pool.runtime
     workers = zip(pool.placement_now.slots, started.names, started.identities, started.actors, strict=True)
@@ -82,6 +92,7 @@ def _announce_workers(group: str, pool: RayResourcePool, started: Started) -> No
                 devices=identity.devices,
             )
         )
+        tell_clock(runtime, group, slot.index, started.clocks[slot.index])
 
 
 def let_go(

@@ -19,6 +19,7 @@ class ClockAlignment:
         self._lock = threading.Lock()
         self._low_ns: int | None = None
         self._high_ns: int | None = None
+        self._told: tuple[int, int] | None = None
 
     def learn(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> None:
         """Take a call's times into account: two on the driver clock, two on the worker's."""
@@ -31,6 +32,19 @@ class ClockAlignment:
             if tighter_low > tighter_high:
                 tighter_low, tighter_high = low, high
             self._low_ns, self._high_ns = tighter_low, tighter_high
+
+    def news(self) -> tuple[int, int] | None:
+        """Return the offset and its error if they are much better than, or contradict, what was returned last."""
+        with self._lock:
+            if self._low_ns is None or self._high_ns is None:
+                return None
+            offset, error = (self._low_ns + self._high_ns) // 2, (self._high_ns - self._low_ns) // 2
+            if self._told is not None:
+                told, told_error = self._told
+                if 2 * error > told_error and abs(offset - told) <= told_error + error:
+                    return None
+            self._told = offset, error
+            return self._told
 
     def align(self, worker_ns: int) -> tuple[int, int]:
         """Return a worker's time on the driver clock, and the error of that, both in ns."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from core.cluster import Outcome
 from core.errors import WorkerDiedError
 from core.events import CallStalled
+from core.group.announce import tell_clock
 from core.group.evidence import exit_status, process_state, rss_bytes, zombie_status
 from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words
 from core.group.policy import LOOK_S
@@ -224,6 +225,9 @@ class Watch:
                 memory = rss_bytes(watched.pid)
                 if memory:
                     watched.last = LastSeen(memory, counts[events])
+        for watched in everybody:
+            for crew, rank in watched.crews():
+                tell_clock(runtime, crew.group, rank, crew.clocks[rank])
         for call in self._stalls.due(calls_in_flight(runtime, own=True), runtime.health_settings.stall_s):
             self._tell_stall(runtime, call, everybody)
 
