@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
+
 import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
@@ -15,8 +18,8 @@ _MAX_ITEMS = 1024
 def payload_bytes(value: object, depth: int = _MAX_DEPTH) -> int:
     """Estimate the bytes of tensors, arrays, text and bytes in ``value``; 0 for what is not known.
 
-    Containers are opened four levels deep; of longer ones than 1,024 items the first count for all. Object arrays count
-    their pointers only.
+    Containers are opened four levels deep, and so are objects and what functions have closed over; of longer ones than
+    1,024 items the first count for all. Object arrays count their pointers only.
     """
     if isinstance(value, torch.Tensor):
         return _tensor_bytes(value)
@@ -36,7 +39,23 @@ def payload_bytes(value: object, depth: int = _MAX_DEPTH) -> int:
         return _estimate(value, depth)
     if isinstance(value, (Table, DataProtoItem)):
         return sum(payload_bytes(part, depth) for part in (value.batch, value.non_tensor_batch, value.meta_info))
-    return 0
+    if value is None or isinstance(value, (bool, int, float, type, ModuleType)):
+        return 0
+    if isinstance(value, torch.nn.Module):
+        return sum(_tensor_bytes(tensor) for tensor in (*value.parameters(), *value.buffers()))
+    return _estimate(_held(value), depth)
+
+
+def _held(value: object) -> list[object]:
+    """Return what is pickled with an object: its attributes, or what a function has closed over or bound."""
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    return list(getattr(value, "__dict__", {}).values())
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:
