@@ -7,8 +7,10 @@ there, but where the old must go to make room; then it is started anew, with its
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import cast
 
@@ -153,19 +155,42 @@ class Undertaking:
             self._placements[target.pool] = put_together(target, known, extras)
 
     def _start(self, given_up: Callable[[], bool], say: Callable[[str], None]) -> None:
-        for name, home in sorted(self.change.homes.items()):
-            group, placement = self._groups[name], self._placements[home]
-            say(f"starting {len(placement.slots)} workers of {name} for {home}")
-            there = set(slot_keys(group.resource_pool.placement_now)) if name in self._staying else set()
-            if self.change.mode is Mode.PREPARED:
-                keys, seat = tuple(key for key in slot_keys(placement) if key not in there), f"{name} (to come)"
-                take_seats(self._runtime.slot_tenants, keys, seat)
-                self._seats.append((keys, seat))
-            like = self._pools.get(home) or self.pools[0]
-            if name in self._staying:
-                self._regroupings[name] = spawn_missing(group, placement, like, self._left_s(), given_up)
-            else:
-                self._prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
+        """Bring up the new workers of all groups side by side; the first that fails stops the others."""
+        if not self._groups:
+            return
+        stop = threading.Event()
+        with ThreadPoolExecutor(len(self._groups), thread_name_prefix="podium-start") as starters:
+            try:
+                starting = []
+                for name, home in sorted(self.change.homes.items()):
+                    n_workers = len(self._placements[home].slots)
+                    say(f"starting {n_workers} workers of {name} for {home}")
+                    self._take_seats(name, home)
+                    starting.append(starters.submit(self._start_one, name, home, lambda: stop.is_set() or given_up()))
+                done, _ = wait(starting, return_when=FIRST_EXCEPTION)
+                failed = next((error for one in done if (error := one.exception()) is not None), None)
+                if failed is not None:
+                    raise failed
+            finally:
+                # Leaving the block waits for the others, which look at this four times a second.
+                stop.set()
+
+    def _start_one(self, name: str, home: str, given_up: Callable[[], bool]) -> None:
+        group, placement = self._groups[name], self._placements[home]
+        like = self._pools.get(home) or self.pools[0]
+        if name in self._staying:
+            self._regroupings[name] = spawn_missing(group, placement, like, self._left_s(), given_up)
+        else:
+            self._prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
+
+    def _take_seats(self, name: str, home: str) -> None:
+        """Keep other groups off the places that new workers have beside the old ones."""
+        if self.change.mode is not Mode.PREPARED:
+            return
+        there = set(slot_keys(self._groups[name].resource_pool.placement_now)) if name in self._staying else set()
+        keys = tuple(key for key in slot_keys(self._placements[home]) if key not in there)
+        take_seats(self._runtime.slot_tenants, keys, f"{name} (to come)")
+        self._seats.append((keys, f"{name} (to come)"))
 
     def _check_unchanged(self) -> None:
         """Refuse a plan that what the driver did meanwhile has made stale."""
