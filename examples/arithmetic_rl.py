@@ -90,11 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     n_steps = given.steps if given.steps is not None else SHORT_STEPS if given.short else FULL_STEPS
 
-    # Logical resources: a machine without a GPU takes the pools all the same.
-    core.init(num_cpus=8 * given.nproc, num_gpus=2 * given.nproc)
+    # Logical resources: a machine without a GPU takes the pools all the same. There are more than the pools need, so
+    # that a pool can grow while the training runs; six groups on a slot let a change bring up new workers beside three.
+    core.init(num_cpus=24 * given.nproc, num_gpus=4 * given.nproc)
     with (
-        RayResourcePool([given.nproc], name_prefix="trainers", max_colocate_count=3) as trainers,
-        RayResourcePool([given.nproc], name_prefix="generators", max_colocate_count=3) as generators,
+        RayResourcePool([given.nproc], name_prefix="trainers", max_colocate_count=6) as trainers,
+        RayResourcePool([given.nproc], name_prefix="generators", max_colocate_count=6) as generators,
     ):
         before, after = train(Recipe(seed=given.seed), n_steps, trainers, generators)
     print(f"held-out exact match: {before:.2f} before RL, {after:.2f} after ({after - before:+.2f})", flush=True)

@@ -10,14 +10,14 @@ from torch import Tensor, distributed, nn
 from arithmetic import grpo
 from arithmetic.model import TinyLM
 from arithmetic.recipe import Recipe
-from core import DataProto, Dispatch, Execute, Worker, register
+from core import DataProto, Dispatch, Execute, ReplicatedState, Worker, register
 
 _WARM_UP_UPDATES = 20
 _ADAM_BETAS = (0.9, 0.99)
 
 
-class Policy(Worker):
-    """A rank with a copy of the model, whose weights the actor replaces."""
+class Policy(ReplicatedState, Worker):
+    """A rank with a copy of the model, whose weights the actor replaces; a live change takes it to other processes."""
 
     def __init__(self, recipe: Recipe) -> None:
         """Build the model; equal seeds give all ranks of all roles equal weights."""
@@ -39,7 +39,12 @@ class Policy(Worker):
 
 
 class Actor(Policy):
-    """The policy in training: each rank learns from its own rows, gradients are averaged over the ranks."""
+    """The policy in training: each rank learns from its own rows, gradients are averaged over the ranks.
+
+    Shares of any size will do, as every rank makes the same number of updates: the group may be resized meanwhile.
+    """
+
+    replicated_values = ("n_updates",)
 
     def __init__(self, recipe: Recipe) -> None:
         """Join the group's torch.distributed; Podium has set MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE."""
@@ -48,22 +53,22 @@ class Actor(Policy):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), betas=_ADAM_BETAS, weight_decay=0.0)
         self.n_updates = 0
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC, uneven="split")
     def imitate(self, lesson: DataProto) -> float:
         """Learn the right ``responses`` to ``prompts``, an update for each part of the lesson; return the mean loss."""
         losses = []
-        for part in lesson.chunk(self.recipe.lesson_batches):
+        for part in _parts(lesson, torch.arange(len(lesson)), self.recipe.lesson_batches):
             loss = -self.model.log_probs(part.batch["prompts"], part.batch["responses"]).mean()
             self._descend(loss, self.recipe.supervised_rate)
             losses.append(loss.item())
         return sum(losses) / len(losses)
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, uneven="split")
     def compute_log_prob(self, batch: DataProto) -> DataProto:
         """Return ``old_log_probs``, ``(rows, ANSWER_LENGTH)``: what the policy thought before this step's updates."""
         return DataProto.from_dict(tensors={"old_log_probs": self._log_probs(batch)})
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC, uneven="split")
     def update(self, batch: DataProto) -> float:
         """Make the step's GRPO updates; return the mean KL divergence to the reference."""
         divergences = []
@@ -86,8 +91,10 @@ class Actor(Policy):
         return self.model.state_dict()
 
     def _minibatches(self, batch: DataProto) -> Iterator[DataProto]:
-        size = len(batch) // self.recipe.n_minibatches
-        return batch.make_iterator(size, self.recipe.n_epochs, self.recipe.seed, {"shuffle": True})
+        generator = torch.Generator().manual_seed(self.recipe.seed)
+        for _ in range(self.recipe.n_epochs):
+            order = torch.randperm(len(batch), generator=generator)
+            yield from _parts(batch, order, self.recipe.n_minibatches)
 
     def _descend(self, loss: Tensor, rate: float) -> None:
         """Average the gradients of all ranks and take one step; weights stay equal on all ranks."""
@@ -106,7 +113,7 @@ class Actor(Policy):
 class Reference(Policy):
     """The policy as the supervised start left it; it keeps the actor from drifting."""
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False, uneven="split")
     def compute_log_prob(self, batch: DataProto) -> DataProto:
         """Return ``reference_log_probs``, ``(rows, ANSWER_LENGTH)``."""
         return DataProto.from_dict(tensors={"reference_log_probs": self._log_probs(batch)})
@@ -120,8 +127,13 @@ class Rollout(Policy):
         super().__init__(recipe)
         torch.manual_seed(1_000 * (recipe.seed + 1) + self.rank)
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, uneven="split")
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Return ``responses``, ``(rows, ANSWER_LENGTH)``, sampled or, if the meta says ``greedy``, the likeliest."""
         answers = self.model.generate(prompts.batch["prompts"], greedy=prompts.meta_info["greedy"])
         return DataProto.from_dict(tensors={"responses": answers})
+
+
+def _parts(batch: DataProto, order: Tensor, n_parts: int) -> Iterator[DataProto]:
+    """Yield ``n_parts`` parts of the rows in ``order``, whose sizes differ by one at most."""
+    return (batch[rows] for rows in order.tensor_split(n_parts))
