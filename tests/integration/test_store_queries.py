@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,12 @@ def test_the_made_up_run_is_whole_and_its_totals_agree(path: Path) -> None:
         assert [one.n_calls for one in reader.latencies(None, None)] == [500] * 4
         slow = {one.method: one.p50_ms for one in reader.latencies(None, None)}
         assert slow["generate"] > slow["update"] > slow["log_prob"] > slow["save"]
+
+
+def test_every_question_is_answered_by_a_file_of_an_older_schema_too(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    packed = Path(__file__).parents[1] / "data" / "run-schema-0001.db.gz"
+    old.write_bytes(gzip.decompress(packed.read_bytes()))
+    with contextlib.closing(Reader(old)) as reader:
+        for ask in questions(reader).values():
+            ask()
