@@ -97,6 +97,25 @@ def test_slots_that_were_given_back_can_be_taken_again(cluster: Cluster) -> None
         cluster.release(cluster.reserve(ReserveRequest("all", (7,), {"CPU": 2.0, "GPU": 1.0}), 20))
 
 
+def test_what_is_to_be_given_back_counts_as_free_in_a_shortage(cluster: Cluster) -> None:
+    request = ReserveRequest("large", (5,), {"CPU": 2.0})
+    held = cluster.reserve(request, 20)
+    try:
+        assert cluster.shortage(request) is not None
+        assert cluster.shortage(request, held.native) is None
+    finally:
+        cluster.release(held)
+
+
+def test_slots_can_be_asked_for_on_the_node_of_others(cluster: Cluster, placement: Placement) -> None:
+    node = placement.slots[0].node
+    beside = ReserveRequest("beside", (1,), {"CPU": 1.0}, node=node)
+    assert cluster.shortage(beside) is None
+    reserved = cluster.reserve(beside, 20)
+    assert [slot.node for slot in reserved.slots] == [node]
+    cluster.release(reserved)
+
+
 def test_a_method_gives_a_result_and_a_receipt(cluster: Cluster, actor: Any) -> None:
     submitted = cluster.submit(actor, "_podium_echo", (1, "a"), {"key": [2]})
     assert cluster.fetch([submitted.result, submitted.receipt], 60) == [((1, "a"), {"key": [2]}), b"receipt"]
