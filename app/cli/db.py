@@ -83,7 +83,8 @@ def _show(found: Checked) -> None:
     current = "" if found.is_current else "; podium db upgrade moves it on"
     pruned = "none" if found.pruned_before_ns is None else f"before {found.pruned_before_ns / 1e9:.1f} s"
     rows: list[tuple[str, str]] = [
-        ("file", "sound" if not found.faults else f"broken in {len(found.faults)} places"),
+        ("file", found.path),
+        ("state", "sound" if not found.faults else f"broken in {len(found.faults)} places"),
         ("schema", f"{found.revision}{current}"),
         ("calls", f"{found.n_calls:,}"),
         ("spans", f"{found.n_spans:,}"),
@@ -91,7 +92,7 @@ def _show(found: Checked) -> None:
         ("events dropped", f"{found.n_dropped:,}"),
         ("missing by number", "none" if not found.missing else str(len(found.missing))),
     ]
-    as_table(("what", found.path), rows)
+    as_table(("what", "found"), rows)
     for fault in found.faults:
         message(f"broken: {fault}")
     for gap in found.missing:
