@@ -13,7 +13,15 @@ import torch
 import torch.distributed
 from torch import nn
 
-from core import DataProto, Dispatch, Execute, ReplicatedState, Worker, register
+from core import (
+    DataProto,
+    Dispatch,
+    Execute,
+    ReplicatedState,
+    Worker,
+    make_nd_compute_dataproto_dispatch_fn,
+    register,
+)
 
 
 class Faults:
@@ -126,10 +134,10 @@ class Learning(ReplicatedState, Plain):
     def __init__(self, seed: int = 0) -> None:
         """Build the module; a new worker has other weights than a trained one."""
         super().__init__()
-        self.model = nn.Linear(8, 4)
+        self.model = nn.Linear(64, 64)
         # A generator of its own: workers on the local cluster share the process's.
-        drawn = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
-        self.model.load_state_dict({"weight": drawn, "bias": torch.zeros(4)})
+        drawn = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))
+        self.model.load_state_dict({"weight": drawn, "bias": torch.zeros(64)})
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.n_steps = 0
 
@@ -137,7 +145,7 @@ class Learning(ReplicatedState, Plain):
     def learn(self) -> int:
         """Make a step that is equal on all ranks."""
         self.optimizer.zero_grad()
-        self.model(torch.ones(2, 8)).square().sum().backward()
+        self.model(torch.ones(2, 64)).square().sum().backward()
         self.optimizer.step()
         self.n_steps += 1
         return self.n_steps
@@ -192,3 +200,17 @@ class RingLearner(Learning):
         total = torch.tensor([float(self.rank)])
         torch.distributed.all_reduce(total)
         return float(total)
+
+
+class Meshed(Stateless):
+    """Two ranks for each data-parallel rank."""
+
+    def __init__(self) -> None:
+        """Say the place in the mesh."""
+        super().__init__()
+        self._register_dispatch_collect_info("dp", self.rank // 2, self.rank % 2 == 0)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn("dp"))
+    def double_once(self, batch: DataProto) -> DataProto:
+        """Return twice the ids, from one of each two ranks."""
+        return DataProto.from_dict({"id": 2 * batch.batch["id"]})

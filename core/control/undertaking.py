@@ -194,15 +194,19 @@ class Undertaking:
 
     def _check_unchanged(self) -> None:
         """Refuse a plan that what the driver did meanwhile has made stale."""
+        self._check_open()
         for name, pool in self._pools.items():
-            if pool.state in {PoolState.CLOSED, PoolState.FAILED}:
-                raise PoolClosedError(f"pool {name} is {pool.state.value} meanwhile", state=pool.state.value)
             if self._seen[name] != (pool.placement_if_any, _names(pool)):
                 raise StateError(
                     f"pool {name} had the groups {', '.join(self._seen[name][1]) or 'none'} when this was planned and "
                     f"has {', '.join(_names(pool)) or 'none'} now; ask again",
                     state=pool.state.value,
                 )
+
+    def _check_open(self) -> None:
+        for name, pool in self._pools.items():
+            if pool.state in {PoolState.CLOSED, PoolState.FAILED}:
+                raise PoolClosedError(f"pool {name} is {pool.state.value} meanwhile", state=pool.state.value)
 
     def _drain(self, pools: list[RayResourcePool], say: Callable[[str], None]) -> None:
         for pool in pools:
@@ -267,6 +271,7 @@ class Undertaking:
 
     def _switch(self, states: dict[str, PoolState]) -> None:
         """Make the change; from here on there is no way back."""
+        self._check_open()
         made = self._made_pools(states)
         self._switching = True
         runtime = self._runtime

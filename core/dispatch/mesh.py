@@ -64,9 +64,10 @@ def ask_mesh(group: HasMeshes, mesh_name: str) -> Mesh:
     Raises:
         ShareError: A worker has not registered itself for this mesh, or no rank's result counts.
     """
-    if mesh_name not in group._dispatch_info:
+    # Asked anew when the group has been given another number of ranks since.
+    if len(group._dispatch_info.get(mesh_name, ())) != group.world_size:
         group._dispatch_info[mesh_name] = group._query_dispatch_info(mesh_name)
-    if mesh_name not in group._collect_info:
+    if len(group._collect_info.get(mesh_name, ())) != group.world_size:
         group._collect_info[mesh_name] = group._query_collect_info(mesh_name)
     mesh = Mesh(tuple(group._dispatch_info[mesh_name]), tuple(group._collect_info[mesh_name]))
     covered = {mesh.dp_ranks[rank] for rank in mesh.sources}

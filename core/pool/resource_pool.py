@@ -174,7 +174,8 @@ class RayResourcePool(ResourcePool):
         """Return the slots, reserving them on first use; errors as in ``get_placement_groups``."""
         with self._lock:
             if self.gate.state is PoolState.CLOSED:
-                raise PoolClosedError(f"pool {self.name} is closed", state="closed")
+                how = f": it was {self.gate.reason}" if self.gate.reason else ""
+                raise PoolClosedError(f"pool {self.name} is closed{how}", state="closed")
             bundle = self._spec.bundle(device_name)
             asked = (strategy, "+".join(sorted(bundle)))
             if self._placement is not None:

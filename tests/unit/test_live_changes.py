@@ -28,7 +28,7 @@ from core.errors import (
 from core.events import CallStarted, GroupRebuilt, OperationChanged, PoolChanged, PoolCreated, PoolStateChanged
 from core.pool import PoolState
 from core.testing import RecordingObserver, local_controller
-from tests.live_workers import Counting, Faults, Learning, Plain, Stateless
+from tests.live_workers import Counting, Faults, Learning, Meshed, Plain, Stateless
 
 Local = tuple[Controller, RecordingObserver]
 _TIGHT = {"CPU": 4.0, "GPU": 4.0}
@@ -572,6 +572,15 @@ class TestOperations:
         pool.resize([3])
         with pytest.raises(GenerationConflictError, match=r"by driver \(resize op-.*: 2 -> 3\)"):
             local[0].plane.submit(Resize("pool", "ada", (1,), expected_generation=1))
+
+
+def test_a_mesh_is_asked_for_anew(local: Local) -> None:
+    pool = RayResourcePool([4], name_prefix="pool")
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Meshed))
+    assert group.double_once(rows(6)).batch["id"].tolist() == [0, 2, 4, 6, 8, 10]
+    for size in (2, 6):
+        pool.resize([size])
+        assert group.double_once(rows(6)).batch["id"].tolist() == [0, 2, 4, 6, 8, 10]
 
 
 def test_rows_that_do_not_divide_any_more_say_since_when(local: Local) -> None:
