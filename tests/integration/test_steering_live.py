@@ -232,7 +232,7 @@ def test_an_operation_that_waits_is_cancelled_or_runs_out_of_time(driver: Driver
     assert eventually(lambda: driver.client.operation(waiting.id).state == "waiting_for_safe_point")
     assert driver.client.cancel(waiting).state == "cancelled"
     late = driver.client.resize("all", [2], deadline_s=0.3)
-    with pytest.raises(OperationFailedError, match="expired: the driver came to no safe point"):
+    with pytest.raises(OperationFailedError, match="expired"):
         driver.client.wait(late, timeout_s=20)
     assert driver.actor.place() == [(rank, 4) for rank in range(4)]
 
