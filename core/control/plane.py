@@ -89,7 +89,7 @@ class RuntimeControl:
                 self._check_generations(command)
                 self._refuse_running(command.pool)
                 return self._pausing.submit(self.find(command.pool), command)
-        self._refuse_second()
+        self._refuse_second(command)
         self._check_generations(command)
         change = _off_thread(lambda: self._planned(command))
         under_way = self._opened(change)
@@ -106,15 +106,17 @@ class RuntimeControl:
         if isinstance(command, (Pause, Resume)):
             return self.submit(command)
         self.at_safe_point()
-        self._refuse_second()
+        self._refuse_second(command)
         self._check_generations(command)
         under_way = self._opened(self._planned(command))
         operation_id = under_way.operation_id
+        began = time.monotonic()
         try:
             self._say(operation_id, OperationState.PREPARING, "")
             under_way.undertaking.prepare(
                 under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
             )
+            under_way.undertaking.stood_before_s = time.monotonic() - began
             with self._lock:
                 self._book.move(operation_id, OperationState.RUNNING)
         except BaseException as error:
@@ -168,7 +170,7 @@ class RuntimeControl:
     def _opened(self, change: Change) -> _UnderWay:
         """Make the operation of a change, if none is under way."""
         with self._lock:
-            self._refuse_second()
+            self._refuse_second(change.command)
             self._check_generations(change.command)
             operation = self._book.open(change.command, OperationState.PENDING, change.before, plan=change.plan)
             deadline = time.monotonic() + change.command.deadline_s
@@ -253,10 +255,7 @@ class RuntimeControl:
                 pool.gate.wake()
 
     def _check_generations(self, command: Command) -> None:
-        expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
-        if command.expected_generation is not None and command.pool:
-            expected[command.pool] = command.expected_generation
-        for name, generation in expected.items():
+        for name, generation in _expected(command).items():
             pool = self.find(name)
             if pool.generation != generation:
                 raise GenerationConflictError(
@@ -277,15 +276,22 @@ class RuntimeControl:
                 return f" by {operation.who} ({operation.kind} {operation.id}: {operation.before}{words})"
         return ""
 
-    def _refuse_second(self) -> None:
+    def _refuse_second(self, command: Command) -> None:
+        """Refuse a change while one is under way; one that expects the generation which that will end, as too late."""
         with self._lock:
-            if self._under_way is not None:
-                operation = self._book.find(self._under_way.operation_id)
-                raise StateError(
-                    f"operation {operation.id} ({operation.kind} of {operation.pool} by {operation.who}) is under way, "
-                    f"{operation.state.value}; one runs at a time: wait for it or cancel it",
-                    state=operation.state.value,
-                )
+            if self._under_way is None:
+                return
+            operation = self._book.find(self._under_way.operation_id)
+            words = (
+                f"operation {operation.id} ({operation.kind} of {operation.pool} by {operation.who}) is under way, "
+                f"{operation.state.value}; one runs at a time: wait for it or cancel it"
+            )
+            for name, generation in _expected(command).items():
+                if name in self._under_way.undertaking.change.pools:
+                    actual = self.find(name).generation
+                    message = f"pool {name} at generation {generation} is being changed by somebody else: {words}"
+                    raise GenerationConflictError(message, operation.state.value, expected=generation, actual=actual)
+            raise StateError(words, state=operation.state.value)
 
     def _refuse_running(self, pool: str) -> None:
         """Keep a pause or resume off the pools that a change has in its hands."""
@@ -299,6 +305,14 @@ class RuntimeControl:
                 f"for its end",
                 state="changing",
             )
+
+
+def _expected(command: Command) -> dict[str, int]:
+    """Return the generation that a command expects of each pool it says one of."""
+    expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
+    if command.expected_generation is not None and command.pool:
+        expected[command.pool] = command.expected_generation
+    return expected
 
 
 def _off_thread(work: Callable[[], T]) -> T:

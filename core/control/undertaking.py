@@ -45,6 +45,7 @@ class Undertaking:
         self.change = change
         self.deadline = deadline
         self.stand_still_s = 0.0
+        self.stood_before_s = 0.0
         self.switch_s = 0.0
         self.was_carried_out = False
         self._id = operation_id
@@ -136,7 +137,7 @@ class Undertaking:
                     pool.gate.end_change(states[pool.name])
                 elif pool.name in states:
                     pool.gate.reopen(states[pool.name])
-            self.stand_still_s = time.monotonic() - began
+            self.stand_still_s = self.stood_before_s + time.monotonic() - began
 
     def _left_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())

@@ -440,6 +440,8 @@ class TestOperations:
         first = controller.plane.submit(Resize("pool", "ada", (1,)))
         with pytest.raises(StateError, match=rf"{first.id} \(resize of pool by ada\) is under way"):
             controller.plane.submit(Resize("other", "bob", (2,)))
+        with pytest.raises(GenerationConflictError, match=rf"generation 1 is being changed .*{first.id} .* by ada"):
+            controller.plane.submit(Resize("pool", "bob", (3,), expected_generation=1))
         assert controller.plane.submit(Pause("other", "bob")).state is OperationState.SUCCEEDED
         assert controller.plane.submit(Resume("other", "bob")).state is OperationState.SUCCEEDED
         await_state(controller, first, OperationState.WAITING_FOR_SAFE_POINT)
