@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Locator
@@ -19,11 +20,13 @@ from app.client import Client
 from app.server import RunServer
 from app.store.reader import Reader
 from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from tests.e2e.accessibility import violations
 from tests.e2e.commands import until
 from tests.e2e.pages import Watched, watch
 from tests.live_workers import Faults, Stateless
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 @dataclass
@@ -127,6 +130,7 @@ def test_a_split_shows_its_plan_asks_for_the_name_and_a_double_click_makes_one(d
     assert "3 + 2 = 5 slots; all has 4 to give" in dialog.locator(".cannot").inner_text()
     dialog.locator("[name=part-size]").nth(1).fill("1")
     dialog.locator(".plan-side", has_text="After").get_by_text("train", exact=True).wait_for()
+    assert violations(page) == []
     said = dialog.locator(".preview").inner_text()
     assert "4 → 3 ranks" in said
     assert "it keeps no state" in said
@@ -205,7 +209,7 @@ def test_a_reader_sees_the_map_and_how_to_turn_control_on_but_no_button(driver: 
         "/postmortem",
     ],
 )
-def test_no_page_complains_asks_elsewhere_or_scrolls_sideways_on_a_phone(
+def test_no_page_complains_asks_elsewhere_scrolls_sideways_on_a_phone_or_shuts_anybody_out(
     driver: Driver, visit: Watched, path: str
 ) -> None:
     visit.complaints.clear()
@@ -213,5 +217,9 @@ def test_no_page_complains_asks_elsewhere_or_scrolls_sideways_on_a_phone(
     go(visit, driver, path)
     visit.page.locator("h1").wait_for(state="attached")
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    for scheme in SCHEMES:
+        # A row that has just come fades in: its colours are judged when it is there.
+        visit.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert violations(visit.page) == [], scheme
     assert visit.complaints == []
     assert visit.strangers(driver.server.address.rstrip("/")) == []

@@ -20,6 +20,7 @@ from app.api import Tokens, create_app
 from app.server import WebServer
 from app.settings import ServerSettings
 from app.store.reader import Reader
+from tests.e2e.accessibility import violations
 from tests.e2e.pages import Watched, watch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -62,15 +63,26 @@ with Controller.local(), app.serve(sys.argv[1]) as server:
 """
 
 
-def killed_run(folder: Path, how: str) -> Path:
-    """Return the file of a driver that died so."""
+@pytest.fixture(scope="module")
+def dead_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of two drivers, by what they died of; both ran at the same time."""
+    folder = tmp_path_factory.mktemp("dead")
     (folder / "driver.py").write_text(_DRIVER, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "driver.py", "runs", how], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == -(signal.SIGABRT if how == "abort" else signal.SIGKILL), done.stderr
-    (path,) = (folder / "runs").glob("*.db")
-    return path
+    signals = {"abort": signal.SIGABRT, "kill": signal.SIGKILL}
+    drivers = {
+        how: subprocess.Popen(
+            [sys.executable, "driver.py", how, how],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for how in signals
+    }
+    for how, driver in drivers.items():
+        said, _ = driver.communicate(timeout=120)
+        assert driver.returncode == -signals[how], said
+    return {how: next((folder / how).glob("*.db")) for how in signals}
 
 
 @contextmanager
@@ -91,9 +103,9 @@ def shown(path: Path, browser: Browser, *, javascript: bool = True) -> Iterator[
 
 
 def test_the_page_of_an_aborted_driver_says_who_died_first_and_who_was_still_out(
-    tmp_path: Path, browser: Browser
+    dead_runs: dict[str, Path], browser: Browser
 ) -> None:
-    with shown(killed_run(tmp_path, "abort"), browser) as (watched, origin):
+    with shown(dead_runs["abort"], browser) as (watched, origin):
         page = watched.page
         assert page.locator(".bar [data-state-pill]").inner_text() == "died"
         page.locator(".pill-link").click()
@@ -111,12 +123,15 @@ def test_the_page_of_an_aborted_driver_says_who_died_first_and_who_was_still_out
         assert "in rollout.generate" in ends[1]
         assert "dead, it was in rollout.generate" in ends[2]
         watched.until("document.querySelectorAll('#last-minute .barlayer .point').length > 5", "the last minute drawn")
+        assert violations(page) == []
         assert watched.complaints == []
         assert watched.strangers(origin) == []
 
 
-def test_the_page_of_a_killed_driver_can_be_read_with_javascript_off(tmp_path: Path, browser: Browser) -> None:
-    with shown(killed_run(tmp_path, "kill"), browser, javascript=False) as (watched, origin):
+def test_the_page_of_a_killed_driver_can_be_read_with_javascript_off(
+    dead_runs: dict[str, Path], browser: Browser
+) -> None:
+    with shown(dead_runs["kill"], browser, javascript=False) as (watched, origin):
         page = watched.page
         page.goto(f"{origin}/postmortem")
         said = page.locator(".verdict").inner_text()
