@@ -297,7 +297,8 @@ class Ledger:
     def _operation_changed(self, event: OperationChanged) -> None:
         self._seen(event.at_ns)
         self._durable = True
-        self._places.operation_changed(event)
+        if not self._places.operation_changed(event):
+            return
         level = "error" if event.state == "failed" else "info"
         why = f": {event.error}" if event.error else ""
         self._happened(

@@ -152,7 +152,7 @@ class Places:
         pool.created_ns = pool.updated_ns = event.at_ns - self._started_ns
         self._put(pool.id, pool)
         self._put_generation(pool, event.at_ns, _pack_slots(event.slots))
-        text = f"pool {event.pool} has {sum(event.process_on_nodes)} slots on {len(event.process_on_nodes)} nodes"
+        text = f"pool {event.pool} has {_room(event.process_on_nodes)}"
         self._happened(event.at_ns, "info", "pool", text)
 
     def pool_state_changed(self, event: PoolStateChanged) -> None:
@@ -178,8 +178,7 @@ class Places:
         pool.updated_ns = event.at_ns - self._started_ns
         self._put(pool.id, pool)
         self._put_generation(pool, event.at_ns, _pack_slots(event.slots), event.operation_id)
-        n_slots, n_nodes = sum(event.process_on_nodes), len(event.process_on_nodes)
-        text = f"pool {event.pool} has {n_slots} slots on {n_nodes} nodes in generation {event.generation}"
+        text = f"pool {event.pool} has {_room(event.process_on_nodes)} in generation {event.generation}"
         self._happened(event.at_ns, "info", "pool", text)
 
     def group_created(self, event: GroupCreated) -> None:
@@ -190,7 +189,7 @@ class Places:
         group.created_ns = event.at_ns - self._started_ns
         self._put(group.id, group)
         self._put_group_generation(group, event.at_ns, self.pool(event.pool).generation, "")
-        self._happened(event.at_ns, "info", "group", f"group {event.group} has {event.world_size} workers")
+        self._happened(event.at_ns, "info", "group", f"group {event.group} has {_counted(event.world_size, 'worker')}")
 
     def group_rebuilt(self, event: GroupRebuilt) -> None:
         """Keep that a group has other workers than before, and where."""
@@ -199,7 +198,7 @@ class Places:
         self._put(group.id, group)
         self._put_group_generation(group, event.at_ns, event.generation, event.reason)
         why = f": {event.reason}" if event.reason else ""
-        text = f"group {event.group} was rebuilt with {event.world_size} workers on pool {event.pool}{why}"
+        text = f"group {event.group} was rebuilt with {_counted(event.world_size, 'worker')} on pool {event.pool}{why}"
         self._happened(event.at_ns, "info", "group", text)
 
     def group_closed(self, event: GroupClosed) -> None:
@@ -259,10 +258,11 @@ class Places:
             worker.clock_offset_ns, worker.clock_error_ns = event.offset_ns, event.error_ns
             self._put(worker.id, worker)
 
-    def operation_changed(self, event: OperationChanged) -> None:
-        """Keep where an operation stands."""
+    def operation_changed(self, event: OperationChanged) -> bool:
+        """Keep where an operation stands, and say whether it moved to another state."""
         at_ns = event.at_ns - self._started_ns
         operation = self._operations.get(event.operation_id)
+        moved = operation is None or operation.state != event.state
         if operation is None:
             operation = Operation(
                 id=len(self._operations) + 1,
@@ -289,6 +289,7 @@ class Places:
         operation.plan = event.plan or operation.plan
         operation.stand_still_ns = event.stand_still_ns or operation.stand_still_ns
         self._put(operation.id, operation)
+        return moved
 
     def _put_generation(self, pool: Pool, at_ns: int, slots: str, operation_uid: str = "") -> None:
         key = (pool.id, pool.generation)
@@ -344,3 +345,11 @@ class Places:
 
 def _pack_slots(slots: tuple[SlotFacts, ...]) -> str:
     return "\n".join(f"{slot.node}\t{slot.node_index}\t{slot.local_index}" for slot in slots)
+
+
+def _room(process_on_nodes: tuple[int, ...]) -> str:
+    return f"{_counted(sum(process_on_nodes), 'slot')} on {_counted(len(process_on_nodes), 'node')}"
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -147,7 +147,12 @@ def test_an_operation_keeps_its_plan_and_how_long_it_waited_and_stood_still() ->
     ledger = Ledger(START_NS)
     ledger.take([moved(1, "pending", plan='{"moves": []}'), moved(2, "preparing", progress="starting 2 workers")])
     ledger.take([moved(5, "waiting_for_safe_point"), moved(7, "waiting_for_safe_point", progress="call 3 runs")])
-    (row,) = rows(ledger.take([moved(30, "running"), moved(40, "succeeded", stand_still_ns=9 * MS)]), "operation")
+    batch = ledger.take([moved(30, "running"), moved(31, "running"), moved(40, "succeeded", stand_still_ns=9 * MS)])
+    (row,) = rows(batch, "operation")
+    assert [line["text"] for line in rows(batch, "event")] == [
+        "resize train by ada is running",
+        "resize train by ada is succeeded",
+    ]
     assert (row["plan"], row["safe_point_ns"], row["stand_still_ns"]) == ('{"moves": []}', 25 * MS, 9 * MS)
     assert (row["progress"], row["state"]) == ("call 3 runs", "succeeded")
 
