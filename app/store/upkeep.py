@@ -15,7 +15,8 @@ from app.store.runfile import RunFile
 class Standing:
     """How the writer stands: ``idle`` when nothing is queued, ``blocked`` when something could not be written.
 
-    Times are in ns; ``now_ns`` is on the driver clock, ``last_ns`` the newest time on file, since the run's start.
+    Times are in ns; ``now_ns`` is on the driver clock and ``wall_ns`` the wall clock at that moment, ``last_ns`` the
+    newest time on file, since the run's start.
     """
 
     idle: bool
@@ -23,6 +24,7 @@ class Standing:
     n_dropped: int
     lag_ns: int
     now_ns: int
+    wall_ns: int
     last_ns: int
     max_bytes: int
 
@@ -58,7 +60,7 @@ class Upkeep:
             self._file.beat(at.n_dropped, 0 if at.idle else at.lag_ns)
         if not at.blocked and now - self._anchor_at >= self._options.anchor_s:
             self._anchor_at = now
-            self._file.anchor(at.now_ns, time.time_ns())
+            self._file.anchor(at.now_ns, at.wall_ns)
         # Room is needed most when nothing can be written.
         made_room = (at.idle or at.blocked) and self._prune(now, at)
         if not at.blocked and now - self._checkpoint_at >= self._options.checkpoint_s:

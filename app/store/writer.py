@@ -327,6 +327,7 @@ class Writer:
             self._n_dropped,
             self._counters.writer_lag_ns,
             self._now_ns(),
+            time.time_ns(),
             self._last_ns,
             self._max_bytes,
         )

@@ -68,17 +68,17 @@ assert recorder.flush()
 with (folder / "filler").open("wb") as filler:
     filler.write(b"x" * (free() - 65_536))
 said = {"held": free()}
-n_sent, longest, went_on = 0, 0.0, 0
+n_sent, took, went_on = 0, [], 0
 while not recorder.state().error:
     went_on = max(went_on, free())
     n_sent += 1
     for event in one_call(n_sent, 10.0 * n_sent):
         began = time.perf_counter()
         recorder.observe(event)
-        longest = max(longest, time.perf_counter() - began)
+        took.append(time.perf_counter() - began)
     if n_sent % 50 == 0:
         recorder.flush(0.05)
-said |= {"error": recorder.state().error, "longest_s": longest, "went_on": went_on}
+said |= {"error": recorder.state().error, "p99_s": sorted(took)[len(took) * 99 // 100], "went_on": went_on}
 for _ in range(2_000):
     n_sent += 1
     for event in one_call(n_sent, 10.0 * n_sent):
@@ -139,7 +139,7 @@ def test_on_a_full_disk_the_driver_goes_on_and_what_could_not_be_kept_is_told(tm
     assert said["held"] < 70_000
     assert said["went_on"] > 1_000_000, "the ballast was not let go"
     assert "full" in said["error"]
-    assert said["longest_s"] < 0.5
+    assert said["p99_s"] < 0.005
     path = tmp_path / "kept" / "run.db"
     assert ask(path, "PRAGMA integrity_check") == [("ok",)]
     gaps = ask(path, "SELECT n_events, reason FROM gap")
