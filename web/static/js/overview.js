@@ -33,6 +33,7 @@ function showFigures({ run, steps, methods, workers, calls_per_s }) {
     bytes_in: bytesSize(methods.reduce((sum, m) => sum + m.bytes_in, 0)),
   };
   for (const node of $$("[data-kpi]")) setText(node, texts[node.dataset.kpi]);
+  $("[data-kpi=n_failed_calls]").hidden = !run.n_failed_calls;
   const share = step?.total ? step.index / step.total : 0;
   $("[data-kpi-meter]").style.width = `${(100 * share).toFixed(2)}%`;
   $('[role="progressbar"]').setAttribute("aria-valuenow", step?.index ?? 0);
