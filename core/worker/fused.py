@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from core.dispatch import MAGIC_ATTR, registration_of
 from core.errors import RegistrationError
-from core.worker.live import SavesState
+from core.worker.live import SavesState, can_call
 from core.worker.worker import Worker
 
 
@@ -44,14 +44,20 @@ class FusedWorker(Worker):
 
     def save_state(self) -> dict[str, Any]:
         """Return what each role saves; see ``core.worker.live``."""
-        workers = self.fused_worker_dict.items()
-        return {role: worker.save_state() for role, worker in workers if isinstance(worker, SavesState)}
+        return {role: worker.save_state() for role, worker in self._savers()}
 
     def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Hand each role what it saved."""
-        for role, worker in self.fused_worker_dict.items():
-            if isinstance(worker, SavesState):
-                worker.load_state([state[role] for state in states])
+        for role, worker in self._savers():
+            worker.load_state([state[role] for state in states])
+
+    def _savers(self) -> list[tuple[str, SavesState]]:
+        """Return the roles whose state is carried over; a method of that name may be something else."""
+        return [
+            (role, worker)
+            for role, worker in self.fused_worker_dict.items()
+            if can_call(type(worker), "save_state", 0) and can_call(type(worker), "load_state", 1)
+        ]
 
 
 def role_method_name(role: str, method: str) -> str:

@@ -6,6 +6,7 @@ import inspect
 from enum import Enum
 
 from core.worker.fused import FusedWorker
+from core.worker.live import can_call
 
 
 class Keeping(Enum):
@@ -48,15 +49,6 @@ def unkept(user_class: type) -> tuple[str, ...]:
 
 
 def _own(user_class: type, name: str, n_arguments: int) -> bool:
-    """Whether the class has a method that can be called so: others may use the name for something else.
-
-    What every fused worker has does not count, only what a class of one adds.
-    """
-    method = inspect.getattr_static(user_class, name, None)
-    if not inspect.isfunction(method) or method is vars(FusedWorker).get(name):
-        return False
-    try:
-        inspect.signature(method).bind(*[None] * (1 + n_arguments))
-    except TypeError:
-        return False
-    return True
+    """Whether the class has such a method; what every fused worker has does not count, only what a class of one adds."""
+    inherited = inspect.getattr_static(user_class, name, None) is vars(FusedWorker).get(name)
+    return not inherited and can_call(user_class, name, n_arguments)

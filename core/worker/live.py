@@ -7,6 +7,7 @@ replicated modules and optimizers. A class that says nothing is not changed whil
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -36,6 +37,18 @@ class Reconfigures(Protocol):
     def reconfigure(self) -> None:
         """Settle on the new rank, world size and rendezvous, which ``self`` and the environment have already."""
         ...
+
+
+def can_call(user_class: type, name: str, n_arguments: int) -> bool:
+    """Whether a class has a method that can be called so: others may use the name for something else."""
+    method = inspect.getattr_static(user_class, name, None)
+    if not inspect.isfunction(method):
+        return False
+    try:
+        inspect.signature(method).bind(*[None] * (1 + n_arguments))
+    except TypeError:
+        return False
+    return True
 
 
 class ReplicatedState:
