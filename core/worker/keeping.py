@@ -49,6 +49,6 @@ def unkept(user_class: type) -> tuple[str, ...]:
 
 
 def _own(user_class: type, name: str, n_arguments: int) -> bool:
-    """Whether the class has such a method; what every fused worker has does not count, only what a class of one adds."""
+    """Whether the class has such a method; what every fused worker has does not count."""
     inherited = inspect.getattr_static(user_class, name, None) is vars(FusedWorker).get(name)
     return not inherited and can_call(user_class, name, n_arguments)
