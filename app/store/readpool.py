@@ -102,11 +102,13 @@ class ReadPool:
             )
         try:
             return self._opened("mode=ro")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             # In a folder that nobody may write SQLite cannot make the files that go with a write-ahead log. Without a
             # log the file is whole, and nobody can be writing it.
-            if self._path.with_name(self._path.name + "-wal").exists():
-                raise
+            log = self._path.with_name(self._path.name + "-wal")
+            if log.exists():
+                way_out = f"if its folder cannot be written, copy it together with {log.name} into one that can"
+                raise RunFileError(f"cannot read {self._path}: {error}; {way_out}", str(self._path)) from error
             return self._opened("mode=ro&immutable=1")
 
     def _opened(self, options: str) -> sqlite3.Connection:

@@ -109,6 +109,21 @@ except RunsFolderError as error:
     print(error)
 """
 
+NO_ROOM_FOR_A_LOG = """
+import shutil, subprocess, sys
+from pathlib import Path
+from app.errors import RunFileError
+from app.store.reader import Reader
+folder, other = Path(sys.argv[1]), Path(sys.argv[2])
+for name in ("dead.db", "dead.db-wal"):
+    shutil.copy(other / name, folder / name)
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+try:
+    Reader(folder / "dead.db").run()
+except RunFileError as error:
+    print(error)
+"""
+
 
 @contextlib.contextmanager
 def recording(folder: Path, options: WriterOptions = QUICK) -> Iterator[Recorder]:
@@ -155,6 +170,19 @@ def test_on_a_full_disk_the_driver_goes_on_and_what_could_not_be_kept_is_told(tm
 def test_a_folder_that_nobody_may_write_is_refused_at_the_start_with_the_systems_reason(tmp_path: Path) -> None:
     done = on_a_disk(tmp_path / "fixed", "ro", NO_RIGHT)
     assert "Read-only file system" in done.stdout, done.stderr
+
+
+def test_a_killed_run_in_a_folder_that_nobody_may_write_says_how_it_can_be_read(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        for event in (*people(), *one_call(1, 10)):
+            recorder.observe(event)
+        assert recorder.flush(5)
+        for suffix in ("", "-wal"):
+            shutil.copy(tmp_path / f"run.db{suffix}", tmp_path / f"dead.db{suffix}")
+    done = on_a_disk(tmp_path / "fixed", "size=4m", NO_ROOM_FOR_A_LOG, str(tmp_path))
+    assert "copy it together with dead.db-wal" in done.stdout, done.stderr
+    with contextlib.closing(Reader(tmp_path / "dead.db")) as reader:
+        assert reader.run().n_calls == 1
 
 
 def test_on_a_network_filesystem_there_is_no_log_and_a_warning_says_so(
