@@ -255,6 +255,18 @@ class TestSplitAndMerge:
         with pytest.raises(UsageError, match="cannot go to x and to y; roles that share"):
             local[0].split("a", {"x": (1, ["actor"]), "y": (2, ["critic"])})
 
+    def test_a_part_without_groups_is_resized_too(self) -> None:
+        with local_controller({"CPU": 8.0, "GPU": 4.0}) as (controller, _):
+            pool = RayResourcePool([3], max_colocate_count=2, name_prefix="pool")
+            group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
+            made = controller.split(pool, {"a": (1, [group]), "b": (2, [])})
+            made["b"].resize([3])
+            assert made["b"].store == [3]
+            assert free(controller) == 0.0
+            made["b"].resize([2])
+            made["b"].close()
+            assert group.place() == [(0, 1)]
+
 
 class TestMove:
     def test_a_group_goes_to_another_pool_and_others_stay(self, local: Local) -> None:
@@ -486,6 +498,23 @@ class TestOperations:
         controller.resume("a")
         driver.join(10)
         assert out == [[(0, 1)]]
+
+    def test_a_pause_that_waits_is_done_after_the_change_and_its_pool_stays_paused(self, local: Local) -> None:
+        controller = local[0]
+        pool = RayResourcePool([2], name_prefix="pool")
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
+        refs = group.wait_later()
+        pause = controller.pause(pool)
+        operation = controller.plane.submit(Resize("pool", "ada", (1,)))
+        await_state(controller, operation, OperationState.WAITING_FOR_SAFE_POINT)
+        threading.Timer(0.1, Faults.gate.set).start()
+        controller.checkpoint()
+        await_state(controller, operation, OperationState.SUCCEEDED)
+        await_state(controller, pause, OperationState.SUCCEEDED)
+        assert pool.state is PoolState.PAUSED
+        assert get(refs) == [0, 1]
+        controller.resume(pool)
+        assert group.place() == [(0, 1)]
 
     def test_one_that_waits_can_be_taken_back_and_leaves_nothing(self) -> None:
         with local_controller({"CPU": 40.0, "GPU": 8.0}) as (controller, seen):
