@@ -51,6 +51,8 @@ from core.errors import (
 _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
 """How exactly it is known when an answer was there. A round of waiting and fetching costs about a third of this."""
+_QUICK_S = 0.004
+"""Answers that are all there this soon are taken in one round, as of one time."""
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -174,12 +176,21 @@ class RayCluster:
             raise _translated(error) from None
 
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
-        """Wait for the next one, then a moment for the rest: few rounds, also for quick calls and a thousand ranks."""
+        """Wait a little for all at once, which is one round for a quick call; then for the next one and a moment more.
+
+        So rounds are few, also for a thousand ranks, and a failure is known a few milliseconds late at most.
+        """
         place = {ref: index for index, ref in enumerate(refs)}
         pending = list(refs)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while pending:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if len(pending) == len(refs):
+                at_once_s = _QUICK_S if left_s is None else min(_QUICK_S, left_s)
+                ready, pending = ray.wait(pending, num_returns=len(pending), timeout=at_once_s)
+                if ready:
+                    yield [place[ref] for ref in ready]
+                    continue
             ready, pending = ray.wait(pending, num_returns=1, timeout=left_s)
             if not ready:
                 raise TimeoutError(f"{len(pending)} of {len(refs)} values were not ready after {timeout_s} s")

@@ -14,6 +14,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from core.data.ragged import is_jagged, ragged_dim
+from core.data.tensors import raw_bytes
 
 _Pairs = set[tuple[int, int]]
 
@@ -123,7 +124,7 @@ _FLOAT8 = {
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         return tensor.int_repr()
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    return raw_bytes(tensor.contiguous())
 
 
 def _nested_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from core.data.columns import Columns
 from core.data.proto import DataProto
+from core.data.tensors import raw_bytes
 from core.data.wire import deserialize_single_tensor
 
 # None is torch.distributed's name for the group of all ranks.
@@ -94,7 +95,7 @@ def _gather_bytes(
     sizes = [0 if fact is None else _n_bytes(*fact) for fact in facts]
     sent = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
     if column is not None and column.numel():
-        plain = column.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        plain = raw_bytes(column.detach().resolve_conj().resolve_neg().contiguous())
         sent[: plain.shape[0]] = plain.to(device)
     received = [torch.empty_like(sent) for _ in headers]
     if max(sizes):

@@ -17,6 +17,7 @@ from tensordict import TensorDictBase
 
 from core.data.proto import DataProto
 from core.data.rows import row_count
+from core.data.tensors import raw_bytes
 from core.errors import RowIdentityError
 
 _Array = np.ndarray[Any, Any]
@@ -152,7 +153,7 @@ def _as_array(tensor: torch.Tensor) -> _Array:
     n_rows = plain.shape[0]
     if not plain.numel():
         return np.zeros((n_rows, 0))
-    return plain.reshape(n_rows, -1).view(torch.uint8).reshape(n_rows, -1).numpy()
+    return raw_bytes(plain).reshape(n_rows, -1).numpy()
 
 
 def _row_keys(column: _Array) -> tuple[bytes, ...]:

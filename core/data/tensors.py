@@ -22,6 +22,12 @@ _INDEXABLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """A type of each width that torch can index everywhere."""
 
 
+def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """View a contiguous tensor's bytes as a flat uint8 tensor."""
+    # Torch calls a tensor of one element contiguous whatever its stride, and then refuses to view its bytes.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def take_tensor(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
     """Return the rows ``index`` (int64) of any tensor with rows, as a copy."""
     if is_jagged(tensor):
@@ -95,7 +101,7 @@ def _are_plain_memory(tensors: Sequence[torch.Tensor]) -> bool:
 
 def _cat_memory(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Join by numpy: it asks the kernel for huge pages, which torch does not, and takes a third of the time."""
-    raw = np.concatenate([tensor.reshape(-1).view(torch.uint8).numpy() for tensor in tensors])
+    raw = np.concatenate([raw_bytes(tensor).numpy() for tensor in tensors])
     shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
     return torch.from_numpy(raw).view(tensors[0].dtype).reshape(shape)
 

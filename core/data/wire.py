@@ -25,6 +25,7 @@ from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, Ten
 
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts, stack_strided, tight
 from core.data.receive import received_array, received_memory
+from core.data.tensors import raw_bytes
 from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -171,7 +172,7 @@ def serialize_single_tensor(tensor: torch.Tensor) -> tuple[str, tuple[int, ...],
     if tensor.numel() == 0 or tensor.is_meta:
         return dtype, shape, np.empty(0, dtype=np.uint8)
     plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu().contiguous()
-    return dtype, shape, plain.reshape(-1).view(torch.uint8).numpy()
+    return dtype, shape, raw_bytes(plain).numpy()
 
 
 def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.Tensor:

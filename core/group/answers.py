@@ -28,8 +28,13 @@ class Answer:
 
     def __call__(self, outcome: Outcome) -> None:
         if self._joined and outcome.error is None:
-            outcome = Outcome(outcome.value[1])
+            outcome = Outcome(_opened(outcome.value)[1])
         self._tracker.answered(self._rank, outcome)
+
+
+def _opened(answer: Any) -> tuple[Any, bytes]:
+    """Return an answer's result and receipt; the receipt alone is an answer without a result."""
+    return (None, answer) if type(answer) is bytes else (answer[0], answer[1])
 
 
 def follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
@@ -54,7 +59,7 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
                     tracker.answered(rank, Outcome(error=told), ready_ns)
                     _tell_of_others(crew, rank, told, tracker)
                     raise told from told.__cause__
-                answers[place], packed = outcome.value
+                answers[place], packed = _opened(outcome.value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
     except BaseException:
         follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 
 from core.cluster import Cluster, Outcome, Ref, Submitted
 from core.data.batch import payload_bytes
+from core.data.shares import Share
 from core.data.wire import pack, sending
 from core.dispatch import Arguments, Deal, RankArguments
 from core.errors import ObjectStoreFullError, PodiumError, ShareError
@@ -21,6 +22,8 @@ from core.group.bind import Method
 from core.group.crew import Crew
 from core.group.track import CallTracker
 from core.worker import Header, plain_answer_name
+
+Asked = TypeVar("Asked")
 
 _PUT_ONCE_BYTES = 64 * 1024
 """From this size on an argument of several ranks is stored once and passed by reference."""
@@ -130,16 +133,14 @@ def submit_all(
 ) -> list[Submitted]:
     """Ask the ranks of a non-blocking call: results stay on the cluster, receipts come when they are ready."""
     submitted: list[Submitted] = []
+
+    def submit(rank: int, given: RankArguments) -> Submitted:
+        args = (_header(method, given.share, trims).pack(), *given.args)
+        return crew.cluster.submit(crew.actors[rank], "_podium_run", args, given.kwargs)
+
     with _executing(tracker), sending(views=method.registration.zero_copy):
         for rank, load in loads:
-            _note(rank, load, tracker)
-            with _asking(rank, load.arguments, tracker):
-                one = crew.cluster.submit(
-                    crew.actors[rank],
-                    "_podium_run",
-                    (_header(method, load, trims).pack(), *load.arguments.args),
-                    load.arguments.kwargs,
-                )
+            one = _asked(submit, rank, load, tracker)
             crew.cluster.on_ready(one.receipt, Answer(tracker, rank))
             submitted.append(one)
     return submitted
@@ -150,16 +151,19 @@ def ask_all(
 ) -> list[Ref]:
     """Ask the ranks of a blocking call: result and receipt come as one object."""
     refs: list[Ref] = []
+    cluster, actors = crew.cluster, crew.actors
+    plain_entry = "" if trims or method.by_name else plain_answer_name(method.remote_name)
+
+    def ask(rank: int, given: RankArguments) -> Ref:
+        if plain_entry and given.share is None:
+            return cluster.ask(actors[rank], plain_entry, given.args, given.kwargs)
+        args = (_header(method, given.share, trims).pack(), *given.args)
+        return cluster.ask(actors[rank], "_podium_answer", args, given.kwargs)
+
     try:
         with _executing(tracker), sending(views=method.registration.zero_copy):
             for rank, load in loads:
-                _note(rank, load, tracker)
-                given = load.arguments
-                plain = given.share is None and not trims and not method.by_name
-                entry = plain_answer_name(method.remote_name) if plain else "_podium_answer"
-                args = given.args if plain else (_header(method, load, trims).pack(), *given.args)
-                with _asking(rank, given, tracker):
-                    refs.append(crew.cluster.ask(crew.actors[rank], entry, args, given.kwargs))
+                refs.append(_asked(ask, rank, load, tracker))
     except BaseException:
         follow(crew, refs, range(len(refs)), tracker)
         raise
@@ -176,12 +180,13 @@ def _executing(tracker: CallTracker) -> Iterator[None]:
         tracker.phases.execute_ns = time.monotonic_ns() - began
 
 
-@contextmanager
-def _asking(rank: int, given: RankArguments, tracker: CallTracker) -> Iterator[None]:
+def _asked(ask: Callable[[int, RankArguments], Asked], rank: int, load: Load, tracker: CallTracker) -> Asked:
+    """Ask one rank, and take note of it: before, for its answer can come at any time, and of what it took."""
+    given = load.arguments
+    tracker.submitted(rank, 0 if given.share is None else given.share.size, load.n_bytes)
     began = time.monotonic_ns()
     try:
-        yield
-        tracker.sent(rank, time.monotonic_ns() - began)
+        asked = ask(rank, given)
     except BaseException as error:
         unsendable = (
             None
@@ -193,6 +198,8 @@ def _asking(rank: int, given: RankArguments, tracker: CallTracker) -> Iterator[N
             # The cluster's own text is a page long and names no argument.
             raise unsendable from None
         raise
+    tracker.sent(rank, time.monotonic_ns() - began)
+    return asked
 
 
 def _unsendable(given: RankArguments, method: str) -> ShareError | None:
@@ -209,13 +216,7 @@ def _unsendable(given: RankArguments, method: str) -> ShareError | None:
     return None
 
 
-def _note(rank: int, load: Load, tracker: CallTracker) -> None:
-    share = load.arguments.share
-    tracker.submitted(rank, 0 if share is None else share.size, load.n_bytes)
-
-
-def _header(method: Method, load: Load, trims: str) -> Header:
-    share = load.arguments.share
+def _header(method: Method, share: Share | None, trims: str) -> Header:
     return Header(
         method.remote_name,
         -1 if share is None else share.n_real,

@@ -167,9 +167,12 @@ class ActorShell:
         """
         return self._podium_do(Header.unpack(packed), args, kwargs)
 
-    def _podium_answer(self, packed: bytes, /, *args: Any, **kwargs: Any) -> list[Any]:
-        """Run a method; return result and receipt as one object, for a driver that waits for both."""
-        return list(self._podium_do(Header.unpack(packed), args, kwargs))
+    def _podium_answer(self, packed: bytes, /, *args: Any, **kwargs: Any) -> list[Any] | bytes:
+        """Run a method; return result and receipt as one object, for a driver that waits for both.
+
+        Without a result that is the receipt alone: bytes, which Ray sends as they are.
+        """
+        return _as_one(self._podium_do(Header.unpack(packed), args, kwargs))
 
     def _podium_do(self, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, bytes]:
         started_ns = time.monotonic_ns()
@@ -194,9 +197,9 @@ class AsyncActorShell(ActorShell):
 
     async def _podium_answer(  # type: ignore[override]
         self, packed: bytes, /, *args: Any, **kwargs: Any
-    ) -> list[Any]:
+    ) -> list[Any] | bytes:
         """Run a method; see ``ActorShell``."""
-        return list(await self._podium_do(Header.unpack(packed), args, kwargs))
+        return _as_one(await self._podium_do(Header.unpack(packed), args, kwargs))
 
     async def _podium_load_state(self, *states: Any) -> tuple[Any, bytes]:  # type: ignore[override]
         """Take over a state; see ``ActorShell``."""
@@ -233,15 +236,19 @@ def plain_answer_name(method: str) -> str:
 def _plain_answer(header: Header, is_async: bool) -> Callable[..., Any]:
     if is_async:
 
-        async def answer_async(self: AsyncActorShell, /, *args: Any, **kwargs: Any) -> list[Any]:
-            return list(await self._podium_do(header, args, kwargs))
+        async def answer_async(self: AsyncActorShell, /, *args: Any, **kwargs: Any) -> list[Any] | bytes:
+            return _as_one(await self._podium_do(header, args, kwargs))
 
         return answer_async
 
-    def answer(self: ActorShell, /, *args: Any, **kwargs: Any) -> list[Any]:
-        return list(self._podium_do(header, args, kwargs))
+    def answer(self: ActorShell, /, *args: Any, **kwargs: Any) -> list[Any] | bytes:
+        return _as_one(self._podium_do(header, args, kwargs))
 
     return answer
+
+
+def _as_one(done: tuple[Any, bytes]) -> list[Any] | bytes:
+    return done[1] if done[0] is None else list(done)
 
 
 async def _awaited(awaitable: Any) -> Any:

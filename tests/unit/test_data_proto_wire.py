@@ -21,6 +21,7 @@ from core.data import (
     serialize_tensordict,
 )
 from core.data.equality import tensors_equal, values_equal
+from core.data.tensors import raw_bytes
 from core.errors import BatchError
 
 _NAMES = (
@@ -33,7 +34,7 @@ DTYPES = [getattr(torch, name) for name in _NAMES if hasattr(torch, name)]
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return raw_bytes(tensor.detach().contiguous()).numpy().tobytes() if tensor.numel() else b""
 
 
 def random_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -367,3 +368,15 @@ def test_a_tensor_on_a_device_that_is_not_here_comes_back_on_the_cpu() -> None:
     assert meta.batch["x"].is_meta
     batch = DataProto.from_dict({"x": torch.ones(2)}).to("cpu")
     assert travel(batch).batch.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_single_row_of_a_strided_view_travels_compares_and_is_joined(dtype: torch.dtype) -> None:
+    # Torch calls one element contiguous whatever its stride, but does not view its bytes then.
+    one = random_tensor((6,), dtype)[::3][:1]
+    again = travel(DataProto.from_dict({"x": one}))
+    assert bits(again.batch["x"]) == bits(one)
+    assert tensors_equal(again.batch["x"], one)
+    large = random_tensor((1 << 20,), dtype)
+    joined = DataProto.concat([DataProto.from_dict({"x": one}), DataProto.from_dict({"x": large})])
+    assert bits(joined.batch["x"]) == bits(one) + bits(large)

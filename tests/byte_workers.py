@@ -1,0 +1,96 @@
+"""The worker of the tests that move bytes through a real Ray: importable, so that a worker process finds it by name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from core import DataProto, Dispatch, Worker, register
+from core.data import private, receive
+
+
+class Taken:
+    """Counts the bytes of tensors that arrive in this process."""
+
+    n_bytes = 0
+
+    @classmethod
+    def count(cls) -> None:
+        """Begin to count; only once in a process."""
+        if getattr(receive, "counted", False):
+            return
+        take = private.private_view
+
+        def counting(array: Any) -> Any:
+            cls.n_bytes += array.nbytes
+            return take(array)
+
+        receive.private_view = counting  # type: ignore[attr-defined]
+        lend = receive.Loans.lend
+
+        def lending(self: Any, array: Any) -> None:
+            cls.n_bytes += array.nbytes
+            lend(self, array)
+
+        receive.Loans.lend = lending  # type: ignore[method-assign]
+        receive.counted = True  # type: ignore[attr-defined]
+
+
+class Bytes(Worker):
+    """Takes, keeps, changes and gives back what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Any = None
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def give_back(self, value: Any) -> Any:
+        """Give back what all ranks got."""
+        return value
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def echo(self, batch: DataProto) -> DataProto:
+        """Give the rows back."""
+        return batch
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def pass_on(self, batch: DataProto) -> DataProto:
+        """Give the rows back, each a little larger, as a future."""
+        batch.batch["x"] += 1
+        return batch
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def count_bytes(self) -> int:
+        """Begin to count what arrives here; return what has arrived since the last time."""
+        Taken.count()
+        n_bytes, Taken.n_bytes = Taken.n_bytes, 0
+        return n_bytes
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def write(self, tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> tuple[int, float, float, int]:
+        """Write this rank's number all over, keep it, and tell what stands there, and how much is mapped privately."""
+        tensor.fill_(self.rank + 1)
+        array[:] = self.rank + 1
+        self.kept = tensor, array
+        return os.getpid(), float(tensor.float().mean()), float(array.mean()), len(private._living)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def look_again(self) -> tuple[float, float, int]:
+        """Tell what stands in what was kept, and how much of it still pins an object of the store."""
+        tensor, array = self.kept
+        pinned = sum(memory.pinned is not None for memory in private._living)
+        return float(tensor.float().mean()), float(array.mean()), pinned
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, zero_copy=True)
+    def write_to_views(self, tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> tuple[int, bool, str, float]:
+        """Try to write into what was to be read only."""
+        refused = ""
+        try:
+            array[:] = 7
+        except ValueError as error:
+            refused = str(error)
+        tensor.fill_(self.rank + 5)
+        return os.getpid(), bool(array.flags.writeable), refused, float(tensor.float().mean())
