@@ -41,6 +41,7 @@ def render_overview(source: RunSource, frame: Frame) -> str:
         ranks=overview.ranks[:N_SLOW_RANKS],
         workers=_workers_by_group(overview),
         casualties=_casualties(overview),
+        pools=[pool for pool in overview.pools if pool.state != "closed"] or overview.pools,
         in_flight=source.in_flight(N_IN_FLIGHT),
         metrics_px=_metrics_heights_px(len({name for step in overview.steps for name, _ in step.metrics})),
         specs=figure_specs(),

@@ -25,7 +25,7 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A slot of the map. ``state`` is busy (somebody lives on it), free, or dead (all that lived on it died)."""
+    """A slot of the map. ``state`` is busy (somebody lives on it), free, dead, or ended with the run."""
 
     slot: Slot
     state: str
@@ -49,7 +49,7 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True)
 class PoolMap:
-    """All pools that are not closed. ``nodes`` are the columns, ``groups`` the colours in order."""
+    """The pools that live, or that lived last. ``nodes`` are the columns, ``groups`` the colours in order."""
 
     nodes: tuple[str, ...]
     rows: tuple[PoolRow, ...]
@@ -61,19 +61,35 @@ class PoolMap:
 
 
 def render_pools(source: RunSource, frame: Frame) -> str:
-    """Return the page."""
-    operations = source.operations(N_HISTORY, None)
+    """Return the page; of a run that is over, the pools as they were at its end."""
+    rows = operation_rows(source.operations(N_HISTORY, None), source.audit_entries(N_HISTORY, None))
     pools = source.pools()
-    found = pool_map(pools, source.workers(), source.pool_generations(), source.in_flight(_N_IN_FLIGHT))
+    shown = standing(pools, rows)
+    found = pool_map(shown, source.workers(), source.pool_generations(), source.in_flight(_N_IN_FLIGHT))
     return render(
         "pools.html",
         frame,
         source,
         map=found,
-        n_closed=sum(pool.state == "closed" for pool in pools),
-        history=_history(operation_rows(operations, ())),
-        under_way=[row for row in operation_rows(operations, ()) if not row.is_done],
+        n_gone=len(pools) - len(shown),
+        history=[row for row in rows if row.operation.kind in _CHANGES and row.operation.state == "succeeded"],
+        under_way=[row for row in rows if not row.is_done],
     )
+
+
+def standing(pools: tuple[Pool, ...], operations: tuple[OperationRow, ...]) -> tuple[Pool, ...]:
+    """Return the pools that live; when all are closed, those that were not split or merged away before the end."""
+    living = tuple(pool for pool in pools if pool.state != "closed")
+    if living:
+        return living
+    made: set[str] = set()
+    gone: set[str] = set()
+    for row in operations:  # the youngest first: what it made, an older one cannot have ended
+        if row.plan is not None and row.operation.state == "succeeded":
+            after = {box.name for box in row.plan.after}
+            gone |= {box.name for box in row.plan.before} - after - made
+            made |= after
+    return tuple(pool for pool in pools if pool.name not in gone)
 
 
 def pool_map(
@@ -82,31 +98,37 @@ def pool_map(
     generations: tuple[PoolGeneration, ...],
     in_flight: tuple[CallInFlight, ...],
 ) -> PoolMap:
-    """Return the map of the pools that are not closed."""
+    """Return the map of ``pools``."""
     newest = {(worker.group, worker.rank): worker for worker in workers}
-    of_pool = {
-        pool.name: tuple(one for one in generations if one.pool == pool.name)
-        for pool in pools
-        if pool.state != "closed"
-    }
-    slots = {pool.name: _slots(pool, of_pool[pool.name], newest) for pool in pools if pool.name in of_pool}
-    nodes = tuple(sorted({slot.node for own in slots.values() for slot in own}, key=_natural))
-    groups = tuple(sorted({group for pool in pools if pool.name in slots for group in pool.groups}))
+    own = {pool.name: tuple(one for one in generations if one.pool == pool.name) for pool in pools}
+    # A pool that was closed has let go of its groups; its last workers still say which they were.
+    last = {pool.name: _groups(pool, newest) for pool in pools}
+    slots = {pool.name: _slots(pool, last[pool.name], own[pool.name], newest) for pool in pools}
+    nodes = tuple(sorted({slot.node for held in slots.values() for slot in held}, key=_natural))
+    groups = tuple(sorted({group for names in last.values() for group in names}))
     rows = tuple(
         PoolRow(
             pool=pool,
-            columns=_columns(pool, slots[pool.name], nodes, newest, groups),
-            generations=of_pool[pool.name][::-1],
+            columns=_columns(pool, last[pool.name], slots[pool.name], nodes, newest, groups),
+            generations=own[pool.name][::-1],
             in_flight=tuple(call for call in in_flight if call.pool == pool.name),
         )
         for pool in pools
-        if pool.name in slots
     )
     return PoolMap(nodes, rows, groups)
 
 
+def _groups(pool: Pool, newest: dict[tuple[str, int], Worker]) -> tuple[str, ...]:
+    if pool.groups or pool.state != "closed":
+        return pool.groups
+    return tuple(sorted({worker.group for worker in newest.values() if worker.pool == pool.name}))
+
+
 def _slots(
-    pool: Pool, generations: tuple[PoolGeneration, ...], newest: dict[tuple[str, int], Worker]
+    pool: Pool,
+    groups: tuple[str, ...],
+    generations: tuple[PoolGeneration, ...],
+    newest: dict[tuple[str, int], Worker],
 ) -> tuple[Slot, ...]:
     """Return the pool's slots; where the record has none yet, they are told from its shape and its workers."""
     if generations and generations[-1].slots and generations[-1].generation == pool.generation:
@@ -117,13 +139,14 @@ def _slots(
     for place, n in enumerate(pool.process_on_nodes):
         for local in range(n):
             index = len(found)
-            worker = next((newest[g, index] for g in pool.groups if (g, index) in newest), None)
+            worker = next((newest[g, index] for g in groups if (g, index) in newest), None)
             found.append(Slot(index, worker.node if worker else f"node {place + 1}", local))
     return tuple(found)
 
 
 def _columns(
     pool: Pool,
+    own: tuple[str, ...],
     slots: tuple[Slot, ...],
     nodes: tuple[str, ...],
     newest: dict[tuple[str, int], Worker],
@@ -131,10 +154,9 @@ def _columns(
 ) -> tuple[tuple[Cell, ...], ...]:
     by_node: dict[str, list[Cell]] = {node: [] for node in nodes}
     for slot in slots:
-        here = [newest[group, slot.index] for group in pool.groups if (group, slot.index) in newest]
-        occupants = tuple(
-            Occupant(w, groups.index(w.group)) for w in here if w.state != "ended" and w.pool == pool.name
-        )
+        here = [newest[group, slot.index] for group in own if (group, slot.index) in newest]
+        shown = [w for w in here if w.pool == pool.name and (w.state != "ended" or pool.state == "closed")]
+        occupants = tuple(Occupant(w, groups.index(w.group)) for w in shown)
         by_node[slot.node].append(Cell(slot, _cell_state(occupants), occupants))
     return tuple(tuple(by_node[node]) for node in nodes)
 
@@ -142,11 +164,8 @@ def _columns(
 def _cell_state(occupants: tuple[Occupant, ...]) -> str:
     if not occupants:
         return "free"
-    return "dead" if all(one.worker.state == "died" for one in occupants) else "busy"
-
-
-def _history(rows: tuple[OperationRow, ...]) -> list[OperationRow]:
-    return [row for row in rows if row.operation.kind in _CHANGES and row.operation.state == "succeeded"]
+    states = {one.worker.state for one in occupants}
+    return "dead" if states == {"died"} else "busy" if "alive" in states else "ended"
 
 
 def _natural(name: str) -> tuple[object, ...]:

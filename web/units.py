@@ -10,7 +10,7 @@ def duration(ms: float | None) -> str:
     if ms is None:
         return "–"
     if ms < 0:
-        return "−" + duration(-ms)
+        return ("−" if ms <= -0.005 else "") + duration(-ms)
     if ms == 0:
         return "0 ms"
     if ms < 9.995:

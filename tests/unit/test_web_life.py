@@ -194,14 +194,34 @@ def test_a_slot_without_a_living_worker_is_free_or_dead() -> None:
     assert [cell.state for cell in row.cells] == ["busy", "dead", "free"]
 
 
-def test_pools_that_are_closed_are_not_on_the_map_and_nodes_are_in_natural_order() -> None:
+def test_pools_that_are_closed_are_not_shown_and_nodes_are_in_natural_order() -> None:
     pools = tuple(
         Pool(name, state, 1, (1,), 1, ()) for name, state in (("a", "active"), ("b", "closed"), ("c", "active"))
     )
     made = tuple(PoolGeneration(name, 1, 0.0, (1,), (Slot(0, node, 0),)) for name, node in (("a", "n10"), ("c", "n9")))
-    found = pool_map.pool_map(pools, (), made, ())
-    assert [row.pool.name for row in found.rows] == ["a", "c"]
-    assert found.nodes == ("n9", "n10")
+    shown = pool_map.standing(pools, ())
+    assert [pool.name for pool in shown] == ["a", "c"]
+    assert pool_map.pool_map(shown, (), made, ()).nodes == ("n9", "n10")
+
+
+def _change(number: int, kind: str, before: list[str], after: list[str]) -> Operation:
+    pools = [{"pool": name, "before": [1], "after": [], "generation": 1} for name in before]
+    pools += [{"pool": name, "before": [], "after": [1], "generation": 0} for name in after]
+    plan = json.dumps({"kind": kind, "pools": pools, "groups": []})
+    return Operation(f"op-{number}", kind, before[0], "succeeded", "me", 0.0, 1.0, "", "", "", plan=plan)
+
+
+def test_a_run_that_is_over_shows_its_pools_as_they_were_at_its_end() -> None:
+    pools = tuple(Pool(name, "closed", 1, (1,), 1, ()) for name in ("all", "train", "rollout"))
+    split = _change(1, "split", ["all"], ["train", "rollout"])
+    merge = _change(2, "merge", ["train", "rollout"], ["all"])
+    split_last = operations.operation_rows((split,), ())
+    assert [pool.name for pool in pool_map.standing(pools, split_last)] == ["train", "rollout"]
+    merge_last = operations.operation_rows((merge, split), ())
+    assert [pool.name for pool in pool_map.standing(pools, merge_last)] == ["all"]
+    last = replace(worker(0, "ended", 11, 0.0, 9.0), pool="all")
+    (row,) = pool_map.pool_map(pools[:1], (last,), (), ()).rows
+    assert [(cell.state, cell.occupants[0].worker.pid) for cell in row.cells] == [("ended", 11)]
 
 
 def test_the_slots_of_a_pool_that_the_record_has_not_yet_come_from_its_shape() -> None:

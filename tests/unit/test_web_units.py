@@ -21,6 +21,7 @@ from web import units
         (3_725_000, "1 h 02 m"),
         (90_000_000, "1 d 01 h"),
         (-5.0, "−5.00 ms"),
+        (-0.001, "0.00 ms"),
     ],
 )
 def test_a_duration_keeps_about_three_digits(ms: float | None, text: str) -> None:

@@ -7,7 +7,7 @@ const two = (n) => String(n).padStart(2, "0");
 /** A duration in ms with the unit that keeps about three digits. */
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
-  if (ms < 0) return "−" + duration(-ms);
+  if (ms < 0) return (ms <= -0.005 ? "−" : "") + duration(-ms);
   if (ms === 0) return "0 ms";
   if (ms < 9.995) return `${ms.toFixed(2)} ms`;
   if (ms < 99.95) return `${ms.toFixed(1)} ms`;

@@ -43,7 +43,7 @@ function fateOf(move) {
 
 function standStill(plan) {
   const length = plan.stand_still_s > 0 ? `about ${duration(plan.stand_still_s * 1000)}` : "for a time that nothing yet measured lets us estimate";
-  const from = plan.estimate_from ? ` (estimated from ${plan.estimate_from})` : "";
+  const from = plan.estimate_from ? ` (estimate: ${plan.estimate_from})` : "";
   if (["pause", "resume"].includes(plan.kind)) return "";
   if (plan.prepared) return `New workers come up while the driver goes on; then it stands still ${length}${from}.`;
   return `The driver stands still for all of it, ${length}${from}${plan.why_not_prepared ? `: ${plan.why_not_prepared}` : ""}.`;

@@ -10,7 +10,9 @@ const wishes = new Map();
 const notes = new Map();
 
 /** Show the pools; a pool whose line is there already keeps it, so that a button under the pointer stays. */
-export function showPools(list, pools) {
+export function showPools(list, all) {
+  const open = all.filter((pool) => pool.state !== "closed");
+  const pools = open.length ? open : all;
   const lines = new Map([...list.querySelectorAll("[data-pool]")].map((line) => [line.dataset.pool, line]));
   list.querySelector(".none")?.remove();
   for (const pool of pools) {
