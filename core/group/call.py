@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from core.cluster import Submitted
@@ -14,7 +14,7 @@ from core.data.rows import join, row_count
 from core.data.shares import Receipt
 from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registration, rule_for
 from core.dispatch.modes import OpenEnum
-from core.errors import WorkerDiedError, WorkerError
+from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
 from core.group.answers import undelivered, wait_for_answers
 from core.group.ask import Load, ask_all, submit_all, weigh
@@ -276,7 +276,9 @@ class _Resolve:
 
 
 def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
-    """Add to a worker's error what only the driver knows: the rank of a dead worker, the node of a rank."""
+    """Add to an error what only the driver knows: a dead worker's rank, a rank's node, since when there are so many."""
+    if isinstance(error, UnevenSplitError) and crew.since:
+        return replace(error, message=f"{error.message}; {crew.since}")
     if isinstance(error, WorkerDiedError):
         return crew.deaths.explained(error, method)
     if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < len(crew.nodes):

@@ -41,6 +41,9 @@ class RayWorkerGroup:
     ``close``, leaving a ``with`` block, or dropping the last reference ends the workers; detached ones only ``close``.
     """
 
+    _since = ""
+    """What changed the number of ranks last, for errors about rows that do not divide by it."""
+
     def __init__(
         self,
         resource_pool: RayResourcePool | Sequence[int] | None = None,
@@ -228,6 +231,7 @@ class RayWorkerGroup:
             unfinished=self._unfinished,
             call_timeout_s=self._care.call_timeout_s,
             role=self._role or self._class_args.user_class.__name__,
+            since=self._since,
             identities=started.identities,
         )
         health_of(self._runtime).look_after(crew, self._care)
@@ -299,6 +303,8 @@ class RayWorkerGroup:
         self._restarts = Restarts()
         self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
         self._n_rebuilds = 0
+        # None until the workers are up, and again when the group is closed.
+        self._crew = None
         self._dispatch_info: dict[str, list[int]] = {}
         self._collect_info: dict[str, list[bool]] = {}
 
