@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import core
-from benchmarks import noop, record
+from benchmarks import live, noop, record
 from benchmarks.measure import Effort, Row
 from benchmarks.traffic import MIB, Traffic
 from benchmarks.workers import podium_group, verl_group, verl_is_importable
@@ -51,6 +51,9 @@ def _on_ray(options: argparse.Namespace) -> list[Row]:
                 for row in _rows(n_ranks, sizes, Path(folder), options):
                     rows.append(row)
                     _print(row)
+            if options.only in (None, "live") and not options.quick:
+                rows.append(live.measure())
+                _print(rows[-1])
         finally:
             runtimes.current().close()
     return rows
@@ -62,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[4], help="numbers of ranks")
     parser.add_argument("--quick", action="store_true", help="the rows of the targets only")
     parser.add_argument(
-        "--only", choices=["noop", "one-way", "round-trip", "broadcast", "record"], help="one kind of row"
+        "--only", choices=["noop", "one-way", "round-trip", "broadcast", "live", "record"], help="one kind of row"
     )
     parser.add_argument("--big-run", type=Path, help="a file of benchmarks.synth to time the pages' questions on")
     parser.add_argument("--no-verl", action="store_true", help="leave verl out")
