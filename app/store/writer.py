@@ -175,13 +175,14 @@ class Writer:
         with self._drop_lock:
             if type(item) in _ENDINGS and len(self._queue) < self.options.capacity * 11 // 10:
                 return True
-            if self._n_dropped == self._n_dropped_noted:
-                self._gap_from_s, self._gap_reason = (
-                    time.monotonic(),
-                    self._error or self._short or "the queue was full",
-                )
-            self._n_dropped += 1
+            self._drop(1, self._error or self._short or "the queue was full")
             return False
+
+    def _drop(self, n: int, reason: str) -> None:
+        """Count events that are lost, with the lock held; the first since the last telling begins a gap."""
+        if self._n_dropped == self._n_dropped_noted:
+            self._gap_from_s, self._gap_reason = time.monotonic(), reason
+        self._n_dropped += n
 
     def _run(self) -> None:
         self._room.hold()
@@ -223,7 +224,8 @@ class Writer:
         try:
             batch = self._ledger.take(events, now_ns, closing)
         except Exception:
-            self._count_lost(len(events))
+            with self._drop_lock:
+                self._drop(len(events), "the recorder stumbled over them")
             raise
         self._last_ns = batch.last_ns
         with self._drop_lock:
@@ -269,7 +271,8 @@ class Writer:
             # Trying again would fail forever: this is about a row, not about the disk.
             n_refused = self._file.write_row_by_row(batch, counters)
             _log.error("%d rows could not be recorded: %s", n_refused, error)
-            self._count_lost(n_refused)
+            with self._drop_lock:
+                self._drop(n_refused, "the file refused their rows")
 
     def _put_off(self, error: sqlite3.Error) -> None:
         pause_s = min(self._retry_pause_s * 2 or self.options.retry_s, self.options.max_retry_s)
@@ -299,11 +302,6 @@ class Writer:
         if before and not short:
             self._room.hold()
         return urgent or not short
-
-    def _count_lost(self, n: int) -> None:
-        """Count events that are gone and will not be told of as a gap."""
-        with self._drop_lock:
-            self._n_dropped += n
 
     def _note_dropped(self, now_ns: int) -> None:
         with self._drop_lock:

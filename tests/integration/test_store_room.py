@@ -302,3 +302,7 @@ def test_a_recorder_that_stumbles_counts_what_it_lost_and_goes_on(
         texts = [text for (text,) in ask(recorder.path, "SELECT text FROM event")]
         assert "kept" in texts
         until(lambda: ask(recorder.path, "SELECT n_dropped FROM run") == [(1,)])
+        until(lambda: len(ask(recorder.path, "SELECT * FROM gap")) == 1)
+        ((from_ns, to_ns, *rest),) = ask(recorder.path, "SELECT from_ns, to_ns, n_events, reason FROM gap")
+        assert rest == [1, "the recorder stumbled over them"]
+        assert 0 <= int(str(from_ns)) <= int(str(to_ns))
