@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -179,6 +179,10 @@ def test_an_end_without_a_start_is_refused_and_counted(caplog: pytest.LogCapture
         batch = Ledger(START_NS).take([finished(99, 10), StepFinished(at(1), 4, ())])
     assert (batch.n_events, batch.n_refused) == (2, 2)
     assert not rows(batch, "call")
+
+
+def test_every_event_of_core_has_its_place_in_the_record() -> None:
+    assert set(get_args(Event)) <= Ledger(START_NS)._on.keys()
 
 
 def test_something_nobody_knows_does_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
