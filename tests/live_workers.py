@@ -202,6 +202,27 @@ class RingLearner(Learning):
         return float(total)
 
 
+def dispatch_after_a_question(worker_group: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Ask the workers something before their arguments are dealt, as a mode of a user's own may."""
+    n_ranks = len(worker_group.place())
+    return tuple([value] * n_ranks for value in args), {name: [value] * n_ranks for name, value in kwargs.items()}
+
+
+def collect_all(worker_group: Any, output: Any) -> Any:
+    """Return what came."""
+    del worker_group
+    return output
+
+
+class Asking(Stateless):
+    """Has a method whose dispatch makes a call."""
+
+    @register(dispatch_mode={"dispatch_fn": dispatch_after_a_question, "collect_fn": collect_all})
+    def echo(self, value: Any) -> Any:
+        """Return what came."""
+        return value
+
+
 class Meshed(Stateless):
     """Two ranks for each data-parallel rank."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from core.group.crew import Crew
 from core.group.deadline import fetch_answers, limit_s
 from core.group.restart import restart_if_due
 from core.group.track import CallFacts, CallTracker
+from core.pool import Gate
 from core.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -79,9 +81,10 @@ def _passed(owner: Calling, method: Method) -> tuple[Crew, ModeRule, int, int]:
     once the gate is passed: a call that waited while its group was given others, or another pool, goes on with them.
     """
     runtime = owner._runtime
+    within = _dispatching.gates
     waited_since_ns = 0
     while True:
-        if runtime.due is not None:
+        if runtime.due is not None and not within:
             waited_since_ns = waited_since_ns or runtime.clock.now_ns()
             runtime.due()
         crew = owner.crew_for(method.name)
@@ -92,7 +95,11 @@ def _passed(owner: Calling, method: Method) -> tuple[Crew, ModeRule, int, int]:
         called_ns = waited_since_ns or now_ns
         if not crew.gate.is_open:
             waited_since_ns = called_ns
-        if crew.gate.enter(_Wanted(owner, crew)):
+        # A call that a user's own dispatch function makes is a part of the one being dealt, which is past its gate.
+        if crew.gate in within:
+            crew.gate.join()
+            return crew, rule, called_ns, 0
+        if crew.gate.enter(_Wanted(owner, crew, not within)):
             if owner._crew is crew and not (crew.deaths.any_known and _restarted(owner, crew)):
                 return crew, rule, called_ns, runtime.clock.now_ns() - called_ns if waited_since_ns else 0
             crew.gate.leave()
@@ -110,13 +117,24 @@ def _restarted(owner: Calling, crew: Crew) -> bool:
 class _Wanted:
     """Says to a gate whether a call still wants to pass: not when its group has gone elsewhere or a change is due."""
 
-    __slots__ = ("_crew", "_owner")
+    __slots__ = ("_at_border", "_crew", "_owner")
 
-    def __init__(self, owner: Calling, crew: Crew) -> None:
-        self._owner, self._crew = owner, crew
+    def __init__(self, owner: Calling, crew: Crew, at_border: bool) -> None:
+        self._owner, self._crew, self._at_border = owner, crew, at_border
 
     def __call__(self) -> bool:
-        return self._owner._crew is self._crew and self._owner._runtime.due is None
+        if self._owner._crew is not self._crew:
+            return False
+        return self._owner._runtime.due is None or not self._at_border
+
+
+class _Dispatching(threading.local):
+    """The gates that calls of this thread have passed and whose arguments are being dealt, usually none."""
+
+    gates: tuple[Gate, ...] = ()
+
+
+_dispatching = _Dispatching()
 
 
 def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTracker:
@@ -161,11 +179,14 @@ def _dispatch(
     crew: Crew, owner: Any, rule: ModeRule, method: Method, arguments: Arguments, tracker: CallTracker
 ) -> list[tuple[int, Load]]:
     began = time.monotonic_ns()
+    before = _dispatching.gates
+    _dispatching.gates = (*before, crew.gate)
     try:
         dealt = rule.deal(owner, arguments)
         tracker.dealt(dealt)
         return weigh(crew, method, dealt, tracker)
     finally:
+        _dispatching.gates = before
         tracker.phases.dispatch_ns = time.monotonic_ns() - began
 
 

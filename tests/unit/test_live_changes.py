@@ -28,7 +28,7 @@ from core.errors import (
 from core.events import CallStarted, GroupRebuilt, OperationChanged, PoolChanged, PoolCreated, PoolStateChanged
 from core.pool import PoolState
 from core.testing import RecordingObserver, local_controller
-from tests.live_workers import Counting, Faults, Learning, Meshed, Plain, Stateless
+from tests.live_workers import Asking, Counting, Faults, Learning, Meshed, Plain, Stateless
 
 Local = tuple[Controller, RecordingObserver]
 _TIGHT = {"CPU": 4.0, "GPU": 4.0}
@@ -603,6 +603,30 @@ class TestOperations:
         pool.resize([3])
         with pytest.raises(GenerationConflictError, match=r"by driver \(resize op-.*: 2 -> 3\)"):
             local[0].plane.submit(Resize("pool", "ada", (1,), expected_generation=1))
+
+
+def test_a_call_within_a_dispatch_function_is_no_border_and_waits_at_no_gate(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = local[0]
+    pool = RayResourcePool([2], name_prefix="pool")
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Asking))
+    place = group.place
+    operations: list[Operation] = []
+
+    def place_meanwhile() -> object:
+        if not operations:
+            operations.append(controller.plane.submit(Resize("pool", "ada", (1,))))
+            await_state(controller, operations[0], OperationState.WAITING_FOR_SAFE_POINT)
+            controller.pause(pool)
+        return place()
+
+    monkeypatch.setattr(group, "place", place_meanwhile)
+    assert group.echo(5) == [5, 5]
+    assert eventually(lambda: pool.state is PoolState.PAUSED)
+    controller.resume(pool)
+    assert group.echo(5) == [5]
+    await_state(controller, operations[0], OperationState.SUCCEEDED)
 
 
 def test_a_mesh_is_asked_for_anew(local: Local) -> None:
