@@ -1,10 +1,11 @@
 // The last minute of a run as the timeline draws it; the table below it is the server's, and says what each rank did.
 
 import { read } from "./api.js";
-import { $, setText } from "./dom.js";
+import { $, el, setText } from "./dom.js";
 import { count, duration } from "./format.js";
-import { draw } from "./plot.js";
+import { colours, draw } from "./plot.js";
 import { onTheme } from "./shell.js";
+import { colourOf } from "./timeline_colours.js";
 import { figureOf } from "./timeline_figure.js";
 import { rowsOf } from "./timeline_rows.js";
 import { hideTip, showTip } from "./timeline_tooltip.js";
@@ -24,6 +25,12 @@ function pointOf(event) {
   return typeof points === "function" ? points(...point.pointNumber) : points[point.pointNumber] ?? null;
 }
 
+function showLegend() {
+  const used = [...new Set(data.bars.method)].map((i) => data.methods[i]).sort();
+  $("#last-legend").replaceChildren(...used.map((name) => el("span", {},
+    el("i", { class: "swatch", style: `background:${colourOf(name, colours().methods)}` }), name)));
+}
+
 function paint() {
   const rows = rowsOf(data.lanes, "");
   card.dataset.mode = data.mode;
@@ -32,6 +39,7 @@ function paint() {
   shown.layout.xaxis.fixedrange = true;
   draw(figure, shown.traces, shown.layout);
   setText($("#mode"), data.mode === "heat" ? `each cell is ${duration(data.heat.bucket_ms)}` : `${count(data.bars.lane.length)} spans`);
+  showLegend();
   if (listening) return;
   listening = true;
   figure.on("plotly_hover", (event) => {
