@@ -48,7 +48,8 @@ def weigh(crew: Crew, method: Method, dealt: Deal, tracker: CallTracker) -> list
     ranks = tracker.facts.ranks
     first = dealt.ranks[ranks[0]]
     if not first.args and not first.kwargs:
-        return [(rank, Load(dealt.ranks[rank], 0)) for rank in ranks]
+        nothing = Load(first, 0)
+        return [(rank, nothing if dealt.ranks[rank] is first else Load(dealt.ranks[rank], 0)) for rank in ranks]
     outgoing = Outgoing.of([dealt.ranks[rank] for rank in ranks])
     tracker.bytes_out = outgoing.n_bytes
     if outgoing.n_bytes >= _PUT_ONCE_BYTES:

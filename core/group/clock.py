@@ -46,6 +46,12 @@ class ClockAlignment:
             self._told = offset, error
             return self._told
 
+    def aligned(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> tuple[int, int, int]:
+        """Learn from a call's times; return its start and end on the driver clock, and the error of both, in ns."""
+        self.learn(submitted_ns, started_ns, finished_ns, ready_ns)
+        started, error_ns = self.align(started_ns)
+        return started, started + finished_ns - started_ns, error_ns
+
     def align(self, worker_ns: int) -> tuple[int, int]:
         """Return a worker's time on the driver clock, and the error of that, both in ns."""
         with self._lock:

@@ -180,18 +180,15 @@ class CallTracker:
         )
         if isinstance(outcome.error, WorkerDiedError):
             self.on_death(rank, outcome.error, self.facts.method, self.facts.call_id)
-        self._check()
+        if not self._out:
+            self._check()
 
     def _times(
         self, rank: int, submitted_ns: int, source: Receipt | BaseException | None, ready_ns: int
     ) -> tuple[int | None, int | None, int]:
         if not isinstance(source, (Receipt, WorkerMethodError)) or not source.started_ns:
             return None, None, 0
-        clock = self.clocks[rank]
-        clock.learn(submitted_ns, source.started_ns, source.finished_ns, ready_ns)
-        started, error_ns = clock.align(source.started_ns)
-        finished, _ = clock.align(source.finished_ns)
-        return started, finished, error_ns
+        return self.clocks[rank].aligned(submitted_ns, source.started_ns, source.finished_ns, ready_ns)
 
     def finished(self, rows_out: int, bytes_in: int) -> None:
         """Say that a blocking call has its result."""
