@@ -7,7 +7,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -38,7 +37,7 @@ from core.cluster.base import (
 from core.cluster.naming import death_in, native_name, shown_name
 from core.cluster.options import actor_options
 from core.cluster.processes import end_children
-from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage
+from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, pinned
 from core.errors import (
     ClusterUnreachableError,
     PlacementError,
@@ -111,7 +110,7 @@ class RayCluster:
             # The largest first: a small one could else take the only node where a large one fits.
             for node_index in sorted(range(len(sizes)), key=lambda index: sizes[index], reverse=True):
                 made[node_index] = placement_group(
-                    [dict(_pinned(request).bundle)] * sizes[node_index],
+                    [dict(pinned(request).bundle)] * sizes[node_index],
                     strategy=request.strategy,
                     name=native_name(request, node_index),
                     lifetime=request.lifetime,
@@ -313,7 +312,7 @@ class RayCluster:
         self._started_here = False
 
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:
-        return explain_shortage(_pinned(request), _rooms(), _reservations(own))
+        return explain_shortage(pinned(request), _rooms(), _reservations(own))
 
     def _timed_out(self, request: ReserveRequest, timeout_s: float, groups: Sequence[PlacementGroup]) -> PlacementError:
         short = self._shortage(request, groups)
@@ -326,13 +325,6 @@ class RayCluster:
             bundle=tuple(request.bundle.items()),
             n_bundles=sum(request.process_on_nodes),
         )
-
-
-def _pinned(request: ReserveRequest) -> ReserveRequest:
-    """Add to the bundle a crumb of what only the wanted node has: Ray gives each node a resource of its address."""
-    if not request.node:
-        return request
-    return replace(request, bundle={**request.bundle, f"node:{request.node}": 0.001})
 
 
 def _require_connection() -> None:

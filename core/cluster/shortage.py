@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.cluster.base import ReserveRequest
 from core.errors import PlacementError
@@ -33,6 +33,13 @@ class Shortage:
 
     error: PlacementError
     hopeless: bool
+
+
+def pinned(request: ReserveRequest) -> ReserveRequest:
+    """Add to the bundle a crumb of what only the wanted node has: Ray gives each node a resource of its address."""
+    if not request.node:
+        return request
+    return replace(request, bundle={**request.bundle, f"node:{request.node}": 0.001})
 
 
 def explain_shortage(

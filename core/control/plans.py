@@ -140,17 +140,14 @@ def _resize(command: Resize, world: World, room: Room) -> tuple[tuple[str, ...],
     if sizes == pool.sizes:
         raise UsageError(f"pool {pool.name} has {list(sizes)} processes per node already; nothing would change")
     homes = {group.name: pool.name for group in pool.groups}
-    problem: PlacementError | None = None
+    problem = PlacementError(f"pool {pool.name} cannot become {list(sizes)} without losing a group's state")
     for draft in _resize_drafts(pool, sizes, homes, world):
         extras = draft.targets[0].extras
         without = () if draft.mode is not Mode.RELEASED else freed(pool, draft.targets[0])
-        problem = room.shortage(pool.name, extras, without) if extras else None
-        if problem is None:
+        shortage = room.shortage(pool.name, extras, without) if extras else None
+        if shortage is None:
             return (pool.name,), draft
-    if problem is None:
-        stuck = next(group for group in pool.groups if group.keeping is Keeping.RECONFIGURE and not group.hands_over)
-        check_kept((replace(stuck, keeping=Keeping.NOTHING),))
-    assert problem is not None
+        problem = shortage
     raise problem
 
 

@@ -263,10 +263,10 @@ class Undertaking:
 
     def _hold(self, pool: RayResourcePool, target: Target, extras: tuple[Placement, ...] = ()) -> None:
         """Give a pool other slots without a word, and release what it had and nobody has any more."""
-        assert pool.holding is not None
         placement = put_together(target, known_slots(self._runtime, [pool]), extras)
         holding = Holding(pool.name)
-        released = self._runtime.holdings.exchange((pool.holding,), {holding: placement})
+        before = () if pool.holding is None else (pool.holding,)
+        released = self._runtime.holdings.exchange(before, {holding: placement})
         pool.hold_slots(placement, holding)
         self._runtime.cluster.release(released)
 

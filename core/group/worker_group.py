@@ -425,30 +425,10 @@ class RayWorkerGroup:
             """Tell type checkers that a group has its class's registered methods."""
 
 
-_TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {
-    "name",
-    "name_prefix",
-    "master_address",
-    "master_port",
-    "_class_args",
-    "_detached",
-    "_collect_info",
-    "_crew",
-    "_dispatch_info",
-    "_ending",
-    "_lock",
-    "_owns_pool",
-    "_parent",
-    "_role",
-    "_started",
-    "_settings",
-    "_views",
-    "_n_rebuilds",
-    "_pool",
-    "_runtime",
-    "_unfinished",
-    "_care",
-    "_restarts",
-    "_uneven",
-    "_world_size",
-}
+# What ``dir`` finds on the class, and what each object has besides.
+_OF_EACH = (
+    "name name_prefix master_address master_port _class_args _detached _collect_info _crew _dispatch_info _ending "
+    "_lock _owns_pool _parent _role _started _settings _views _n_rebuilds _pool _runtime _unfinished _care _restarts "
+    "_uneven _world_size"
+)
+_TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | set(_OF_EACH.split())
