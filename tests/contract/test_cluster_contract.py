@@ -350,3 +350,13 @@ def test_a_cluster_that_can_tell_of_a_death_by_itself_does(cluster: Cluster, spa
     assert cluster.was_ended(mortal)
     assert heard.wait(5 if tells else 0) is tells
     assert [error.worker for error in told] == (["mortal"] if tells else [])
+
+
+def test_the_store_says_what_it_holds_of_what_it_cannot_hold(cluster: Cluster) -> None:
+    assert cluster.store_room(1_000_000) is None
+    room = cluster.store_room(10**15)
+    if cluster.kind == "local":
+        assert room is None
+        room = LocalCluster({"object_store_memory": 5e6}).store_room(5_000_001)
+    assert room is not None
+    assert 0 <= room.free_bytes <= room.capacity_bytes < 10**15
