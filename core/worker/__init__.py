@@ -2,9 +2,10 @@
 
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts
 from core.worker.fused import FusedWorker
+from core.worker.header import Header, plain_answer_name
 from core.worker.keeping import Keeping, hands_over, keeping, unkept
 from core.worker.live import Reconfigures, ReplicatedState, SavesState
-from core.worker.shell import Header, WorkerIdentity, plain_answer_name, self_built_class, shell_class
+from core.worker.shell import WorkerIdentity, self_built_class, shell_class
 from core.worker.traces import Traces
 from core.worker.worker import Worker
 

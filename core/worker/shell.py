@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import json
 import os
 import pickle
 import time
@@ -21,7 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from socket import socket
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -42,39 +41,12 @@ from core.dispatch import registration_of
 from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError, WorkerStartError, traceback_text
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.facts import RankFacts, visible_devices
+from core.worker.header import Header, plain_answer_name, plain_header
 from core.worker.ports import hold_port
 from core.worker.traces import Traces, leave_traces
 
 _PACK_BYTES = 4 * 1024
 """From this size on a result travels as raw memory; below, the cluster's own pickle is as quick."""
-
-
-class Header(NamedTuple):
-    """What a rank is asked to do, in front of the arguments.
-
-    It travels as bytes, which Ray sends as they are. ``n_real`` and ``n_padding`` count the rows dealt
-    to the rank; ``n_real`` is -1 when none were, or when they come in a future.
-    ``trims`` says which results may hold padding rows: "rows" (any value with rows), "batches" (only batches: the mode
-    returns values by rank), or "" (no rows are dealt). ``views`` says that arrays of futures stay read-only views.
-    """
-
-    method: str
-    n_real: int
-    n_padding: int
-    materialize: bool
-    trims: str
-    views: bool = False
-
-    def pack(self) -> bytes:
-        """Return the fields as bytes."""
-        return json.dumps(self).encode()
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> Header:
-        """Return the header that ``pack`` made bytes of."""
-        return cls(*json.loads(packed))
-
-
 _LOAD_STATE = Header("load_state", -1, 0, False, "")
 
 
@@ -221,16 +193,6 @@ class AsyncActorShell(ActorShell):
 
 def _identity() -> WorkerIdentity:
     return WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH, leave_traces())
-
-
-def plain_header(method: str, materialize: bool, views: bool) -> Header:
-    """Return the header of a call that deals no rows: it says nothing but the method's name."""
-    return Header(method, -1, 0, materialize, "", views)
-
-
-def plain_answer_name(method: str) -> str:
-    """Return the name of the shell's own entry for a registered method: a call by it needs no header at all."""
-    return f"_podium_answer_{method}"
 
 
 def _plain_answer(header: Header, is_async: bool) -> Callable[..., Any]:
