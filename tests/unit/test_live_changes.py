@@ -536,9 +536,9 @@ class TestOperations:
         with local_controller({"CPU": 40.0, "GPU": 8.0}) as (controller, _):
             pool = RayResourcePool([2], name_prefix="pool", max_colocate_count=2)
             group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
-            operation = controller.plane.submit(Resize("pool", "ada", (4,), deadline_s=0.3))
+            operation = controller.plane.submit(Resize("pool", "ada", (4,), deadline_s=1.5))
             done = await_state(controller, operation, OperationState.EXPIRED)
-            assert "no safe point within 0.3 s" in done.error
+            assert "no safe point within 1.5 s" in done.error
             assert eventually(lambda: free(controller) == 36.0)
             assert doubled(group, 4)
             assert pool.generation == 1
@@ -548,8 +548,11 @@ class TestOperations:
         pool = RayResourcePool([2], name_prefix="pool")
         group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
         refs = group.wait_later()
-        operation = controller.plane.submit(Resize("pool", "ada", (1,), deadline_s=0.5))
+        operation = controller.plane.submit(Resize("pool", "ada", (1,)))
         await_state(controller, operation, OperationState.WAITING_FOR_SAFE_POINT)
+        under_way = controller.plane._under_way
+        assert under_way is not None
+        under_way.undertaking.deadline = time.monotonic() + 0.3
         controller.checkpoint()
         done = controller.plane.operation(operation.id)
         assert done.state is OperationState.EXPIRED

@@ -29,7 +29,7 @@ from core.testing import local_controller
 from tests.live_workers import Counting, Faults, Learning, Plain, Stateless
 
 _CPUS, _GPUS, _COLOCATE = 36.0, 12.0, 3
-_N_EXAMPLES = int(os.environ.get("PODIUM_LIVE_EXAMPLES", "12"))
+_N_EXAMPLES = int(os.environ.get("PODIUM_LIVE_EXAMPLES", "10"))
 
 
 def rows(n_rows: int) -> DataProto:
