@@ -113,7 +113,8 @@ class Deaths:
             return error
         rank = crew.names.index(error.worker) if error.rank < 0 and error.worker in crew.names else error.rank
         with self._lock:
-            case = self._cases.get(rank)
+            # What Ray says of a worker that its memory monitor killed does not name it.
+            case = self._cases.get(next(iter(self._cases), rank) if rank < 0 and not error.worker else rank)
         if case is not None:
             case.told.wait(_OUTCOME_S)
         if case is not None and case.error is not None:

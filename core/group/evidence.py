@@ -102,6 +102,8 @@ def _end(clues: Clues) -> tuple[int, int | None, str]:
         return 0, os.waitstatus_to_exitcode(clues.status), ""
     if _named(clues.said):
         return 0, None, ""
+    if _OUT_OF_MEMORY.search(clues.said):
+        return int(signal.SIGKILL), None, ""
     for crash, pattern in _CRASHES:
         if re.search(pattern, clues.found.crash_line):
             return int(crash), None, f"its log says: {clues.found.crash_line}"

@@ -125,3 +125,12 @@ def test_the_driver_is_ended_for_workers_that_die_together_once_all_are_on_file(
     assert len(notices) == 2
     assert all("abort: the driver is ended by SIGABRT" in text for text in notices)
     assert RankState(1, "idle") in [state for event in died if event.report for state in event.report.others]
+
+
+def test_a_death_that_the_cluster_tells_without_a_name_is_explained_all_the_same(seen: RecordingObserver) -> None:
+    one = group()
+    one.workers[1].kill()
+    seen.await_count(WorkerEnded, 1)
+    assert one._crew is not None
+    told = one._crew.deaths.explained(WorkerDiedError("the node ran low on memory"), "nap")
+    assert (told.rank, told.group, told.worker) == (1, "g", "gWaiting_0:1")

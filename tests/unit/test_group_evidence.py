@@ -74,7 +74,7 @@ STOOD, ROSE = (Found(n_oom_kills=2), 2), (Found(n_oom_kills=3), 2)
             True,
         ),
         (
-            Clues("1 worker(s) were killed due to the node running low on memory.", 9),
+            Clues("1 worker(s) were killed due to the node running low on memory."),
             "out of memory: killed by the cluster's memory monitor",
             9,
             None,
