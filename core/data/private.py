@@ -25,6 +25,9 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 WORTH_MAPPING_BYTES = 1 << 20
 """Below this a copy is cheaper than a mapping."""
 
+MAX_MAPPINGS = 4096
+"""A process may have some 65,000 mappings of all kinds: a worker that keeps more batches than these gets copies."""
+
 _POPULATE_WRITE = 23
 """Linux's MADV_POPULATE_WRITE (5.14): give the process its own copy of every page, contents as they are."""
 
@@ -66,7 +69,7 @@ _living: weakref.WeakSet[PrivateMemory] = weakref.WeakSet()
 def private_view(array: np.ndarray[Any, Any]) -> Bytes | None:
     """Return the bytes of ``array``, contiguous and read-only, as memory that may be written to; None if it must be
     copied."""
-    if array.nbytes < WORTH_MAPPING_BYTES:
+    if array.nbytes < WORTH_MAPPING_BYTES or len(_living) >= MAX_MAPPINGS:
         return None
     address = int(array.__array_interface__["data"][0])
     with _lock:

@@ -27,8 +27,6 @@ Asked = TypeVar("Asked")
 
 _PUT_ONCE_BYTES = 64 * 1024
 """From this size on an argument of several ranks is stored once and passed by reference."""
-_PACK_BYTES = 4 * 1024
-"""From this size on an argument travels as raw memory; below, the cluster's own pickle is as quick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Outgoing:
     def _sent(self, cluster: Cluster, value: Any) -> Any:
         key = id(value)
         weight = self.weights[key]
-        if weight < _PACK_BYTES:
+        if weight == 0:
             return value
         if key not in self.out:
             packed = pack(value)

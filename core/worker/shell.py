@@ -45,8 +45,6 @@ from core.worker.header import Header, plain_answer_name, plain_header
 from core.worker.ports import hold_port
 from core.worker.traces import Traces, leave_traces
 
-_PACK_BYTES = 4 * 1024
-"""From this size on a result travels as raw memory; below, the cluster's own pickle is as quick."""
 _LOAD_STATE = Header("load_state", -1, 0, False, "")
 
 
@@ -276,7 +274,7 @@ class _Work:
             n_padding=self.n_padding,
             keep=keep,
         )
-        return pack(result) if n_bytes >= _PACK_BYTES else result, receipt.pack()
+        return pack(result) if n_bytes else result, receipt.pack()
 
     def _without_padding_inside(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """Cut the padding rows of the batches in a tuple here: the driver gets one tuple per rank and joins none."""

@@ -72,6 +72,9 @@ def test_what_is_small_private_or_nobodys_file_is_to_be_copied(
 ) -> None:
     assert private.private_view(shared[:1000]) is None
     assert private.private_view(np.zeros(N_BYTES, dtype=np.uint8)) is None
+    monkeypatch.setattr(private, "MAX_MAPPINGS", len(private._living))
+    assert private.private_view(part_of(shared)) is None
+    monkeypatch.undo()
     monkeypatch.setattr(private, "_files", {})
     monkeypatch.setattr(os, "getppid", lambda: 1 << 30)
     assert private.private_view(part_of(shared)) is None
