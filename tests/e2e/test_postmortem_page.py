@@ -122,6 +122,7 @@ def test_the_page_of_an_aborted_driver_says_who_died_first_and_who_was_still_out
         ends = page.locator(".ranks-at-end tbody tr").all_inner_texts()
         assert "in rollout.generate" in ends[1]
         assert "dead, it was in rollout.generate" in ends[2]
+        assert "Fatal Python error: Aborted" in page.locator("pre.log").last.inner_text()
         watched.until("document.querySelectorAll('#last-minute .barlayer .point').length > 5", "the last minute drawn")
         assert violations(page) == []
         assert watched.complaints == []
