@@ -145,6 +145,9 @@ def test_a_split_shows_its_plan_asks_for_the_name_and_a_double_click_makes_one(d
     dialog.locator("[data-close]").click()
 
     page.locator("tr[data-pool=train] .slot").nth(2).wait_for()
+    page.locator("[data-open-pool=train]").click()
+    page.locator("#drawer-close").click()
+    page.locator("#drawer").wait_for(state="hidden")
     assert page.locator("tr[data-pool=all]").count() == 0
     assert page.locator("tr[data-pool=rollout] .slot").count() == 1
     until(lambda: driver.sizes == {"actor": 3, "rollout": 1}, "calls on the new sizes", 20)

@@ -21,7 +21,7 @@ const LEAST_GAP_MS = 80;
 const MINIMAP_MS = 5000;
 const NARROW_PX = 560;
 const NARROW_LANES = 12;
-const AROUND_PX = 310;
+const AROUND_PX = 262;
 const LEAST_HEIGHT_PX = 240;
 
 const figure = $("#timeline");
@@ -102,7 +102,7 @@ function paint() {
   if (view.asTable) $("#timeline-table").replaceChildren(...tableOf(data, rows));
   else {
     const width = card.clientWidth;
-    const height = innerHeight - AROUND_PX;
+    const height = innerHeight - AROUND_PX - $(".bar").offsetHeight;
     shown = figureOf({ data, range, rows, width, height, selected: view.selected, method: view.method });
     figure.style.minHeight = `${Math.max(shown.layout.height, LEAST_HEIGHT_PX)}px`;
     card.style.setProperty("--lane-px", `${shown.sizes.labelPx}px`);
