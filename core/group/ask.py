@@ -49,9 +49,9 @@ def weigh(crew: Crew, method: Method, dealt: Deal, tracker: CallTracker) -> list
         nothing = Load(first, 0)
         return [(rank, nothing if dealt.ranks[rank] is first else Load(dealt.ranks[rank], 0)) for rank in ranks]
     outgoing = Outgoing.of([dealt.ranks[rank] for rank in ranks])
-    tracker.bytes_out = outgoing.n_bytes
     if outgoing.n_bytes >= _PUT_ONCE_BYTES:
         require_room(crew, method, outgoing.n_bytes)
+    tracker.bytes_out = outgoing.n_bytes
     with sending(views=method.registration.zero_copy):
         began = time.monotonic_ns()
         loads = [(rank, outgoing.load(crew.cluster, dealt.ranks[rank])) for rank in ranks]

@@ -195,7 +195,7 @@ def test_what_the_store_cannot_hold_is_refused_with_the_sizes_and_the_group_goes
         group.to_all(torch.zeros(20_000_000, dtype=torch.uint8))
     assert (caught.value.asked_bytes, caught.value.capacity_bytes) == (20_000_000, 10_000_000)
     assert caught.value.method == "to_all"
-    assert seen.of(CallFinished)[-1].status == "error"
+    assert (seen.of(CallFinished)[-1].status, seen.of(CallFinished)[-1].bytes_out) == ("error", 0)
     # Together too much, though each would fit; what all ranks get counts once.
     with pytest.raises(ObjectStoreFullError):
         group.each([torch.zeros(4_000_000, dtype=torch.uint8) for _ in range(N_RANKS)])
