@@ -110,7 +110,10 @@ class GroupMove:
 
 @dataclass(frozen=True, slots=True)
 class PoolChange:
-    """What a plan does to a pool: processes per node before (empty for a new pool) and after (empty when it ends)."""
+    """What a plan does to a pool: processes per node before (empty for a new pool) and after (empty when it ends).
+
+    ``generation`` is the pool's present one, 0 for a pool that is not there yet.
+    """
 
     pool: str
     before: tuple[int, ...]
@@ -227,7 +230,8 @@ class ControlPlane(Protocol):
             PlacementError: No node has room for it.
             LiveStateError: A group's state would be lost.
             StateError: The pool's state forbids it, such as resuming an active pool, or an operation is under way.
-            GenerationConflictError: The pool was changed since the asker looked; the message says by whom.
+            GenerationConflictError: The pool was changed since the asker looked, or the operation under way will end
+                the generation that was expected; the message says by whom.
         """
         ...
 
