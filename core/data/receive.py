@@ -7,9 +7,11 @@ with ``zero_copy=True`` takes arrays as read-only views.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import threading
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -37,10 +39,12 @@ class Loans:
 
     def hold(self, address: int) -> bool:
         """Tell whether ``address`` lies in memory that was lent."""
-        return any(start <= address < stop for start, stop in self._ranges)
+        place = bisect.bisect_right(self._ranges, address, key=itemgetter(0))
+        return place > 0 and address < self._ranges[place - 1][1]
 
     def settled(self, value: Any) -> Any:
         """Return ``value`` with copies of what it still has on loan; the value itself if that is nothing."""
+        self._ranges.sort()
         return self._settled(value) if self._ranges else value
 
     def _settled(self, value: Any) -> Any:
