@@ -91,11 +91,11 @@ def _rows(n_ranks: int, sizes: list[int], folder: Path, options: argparse.Namesp
             effort = Effort(options.rounds, 1 if size > 16 else 3, options.budget if size >= 64 else options.budget / 3)
             small = min(size, _TARGET_BROADCAST_MIB) if size == _TARGET_MIB else size
             if options.only in (None, "one-way"):
-                yield traffic.one_way(size, effort, against_verl=size == _TARGET_MIB)
+                yield traffic.one_way(size, effort, is_target=size == _TARGET_MIB)
             if options.only in (None, "round-trip"):
-                yield traffic.round_trip(size, effort, against_verl=size == _TARGET_MIB)
+                yield traffic.round_trip(size, effort, is_target=size == _TARGET_MIB)
             if options.only in (None, "broadcast") and (size != _TARGET_BROADCAST_MIB or _TARGET_MIB not in sizes):
-                yield traffic.broadcast(small, effort, against_verl=size == _TARGET_MIB)
+                yield traffic.broadcast(small, effort, is_target=size == _TARGET_MIB)
     if verl is not None:
         _end(verl[0])
 

@@ -27,7 +27,8 @@ Contenders = dict[str, Callable[[], object]]
 class Traffic:
     """Measures the rows of the table that move bytes, on the workers of one group.
 
-    ``verl`` is verl's group and its batch class, None when it is not measured.
+    ``verl`` is verl's group and its batch class, None when it is not measured. A row that ``is_target`` has targets,
+    and verl among its contenders.
     """
 
     def __init__(self, group: Any, verl: tuple[Any, Any] | None) -> None:
@@ -40,7 +41,7 @@ class Traffic:
     def _ranks(self) -> str:
         return f"{len(self._actors)} ranks"
 
-    def one_way(self, n_mib: int, effort: Effort, against_verl: bool) -> Row:
+    def one_way(self, n_mib: int, effort: Effort, is_target: bool) -> Row:
         """Send a batch, a share to each rank."""
         arrays, batch = _shares(n_mib, len(self._actors)), _batch(n_mib)
         actors = self._actors
@@ -48,14 +49,14 @@ class Traffic:
             "bare Ray": lambda: ray.get([a.take_array.remote(x) for a, x in zip(actors, arrays, strict=True)]),
             "Podium": lambda: self._group.take(batch),
         }
-        if self._verl is not None and against_verl:
+        if self._verl is not None and is_target:
             group, theirs = self._verl[0], _verl_batch(self._verl[1], batch)
             contenders["verl"] = lambda: group.take(theirs)
         targets = (Target("Podium", "bare Ray", 1.15), Target("Podium", "verl", 1 / 8))
         what = f"{n_mib} MiB to {self._ranks}, one way"
-        return measure_in_turn(what, "bare Ray", contenders, effort, targets)
+        return measure_in_turn(what, "bare Ray", contenders, effort, targets if is_target else ())
 
-    def round_trip(self, n_mib: int, effort: Effort, against_verl: bool) -> Row:
+    def round_trip(self, n_mib: int, effort: Effort, is_target: bool) -> Row:
         """Send a batch and join what the ranks give back; the driver's growth in memory is measured apart."""
         arrays, batch = _shares(n_mib, len(self._actors)), _batch(n_mib)
         actors = self._actors
@@ -65,16 +66,16 @@ class Traffic:
             ),
             "Podium": lambda: self._group.echo(batch),
         }
-        if self._verl is not None and against_verl:
+        if self._verl is not None and is_target:
             group, theirs = self._verl[0], _verl_batch(self._verl[1], batch)
             contenders["verl"] = lambda: group.echo(theirs)
         targets = (Target("Podium", "bare Ray", 1.0), Target("Podium", "verl", 1 / 4))
         what = f"{n_mib} MiB to {self._ranks} and back, joined"
-        row = measure_in_turn(what, "bare Ray", contenders, effort, targets)
+        row = measure_in_turn(what, "bare Ray", contenders, effort, targets if is_target else ())
         growth = {name: peak_growth(call) for name, call in contenders.items() if name != "verl"}
         return Row(row.what, row.base, row.contenders, row.targets, _in_batches(growth, n_mib * MIB))
 
-    def broadcast(self, n_mib: int, effort: Effort, against_verl: bool) -> Row:
+    def broadcast(self, n_mib: int, effort: Effort, is_target: bool) -> Row:
         """Send one tensor to every rank."""
         array = np.random.default_rng(0).standard_normal(n_mib * MIB // 8)
         tensor = torch.from_numpy(array)
@@ -85,12 +86,12 @@ class Traffic:
             return ray.get([actor.take_array.remote(ref) for actor in actors])
 
         contenders: Contenders = {"bare Ray": put_once, "Podium": lambda: self._group.hold(tensor)}
-        if self._verl is not None and against_verl:
+        if self._verl is not None and is_target:
             group = self._verl[0]
             contenders["verl"] = lambda: group.hold(tensor)
         targets = (Target("Podium", "bare Ray", 1.15), Target("Podium", "verl", 1 / 8))
         what = f"{n_mib} MiB tensor to each of {self._ranks}"
-        return measure_in_turn(what, "bare Ray", contenders, effort, targets)
+        return measure_in_turn(what, "bare Ray", contenders, effort, targets if is_target else ())
 
 
 def _shares(n_mib: int, n_ranks: int) -> list[np.ndarray[Any, Any]]:
