@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast check format openapi bench clean
+.PHONY: help demo test test-fast test-slow check format openapi bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,11 @@ test: .venv/.installed-dev ## install and run every tier of tests
 
 test-fast: .venv/.installed-dev ## the quick tiers only: no Ray, no socket, no browser
 	$(BIN)/python -m pytest -m "not integration and not e2e" $(ARGS)
+
+test-slow: .venv/.installed-dev ## what takes minutes: the demo changed while it trains, more kills and random changes
+	$(BIN)/python tests/e2e/chromium.py
+	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py \
+		tests/integration/test_store_killed.py tests/integration/test_live_on_ray.py --timeout 3600 $(ARGS)
 
 check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models
 	$(BIN)/ruff check .

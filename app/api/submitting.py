@@ -164,11 +164,11 @@ def _expected(command: Command) -> dict[str, int]:
 
 
 def _last_change(plane: ControlPlane, pools: set[str]) -> Operation | None:
-    """Return the youngest operation that gave one of the pools other slots, or ended it."""
+    """Return the youngest operation that gave one of the pools other slots or ended it, or is about to."""
     for operation in reversed(plane.operations()):
         touched = {change.pool for change in operation.plan.pools} if operation.plan is not None else set()
-        is_change = operation.state is OperationState.SUCCEEDED and operation.kind not in {"pause", "resume"}
-        if is_change and pools & touched:
+        counts = operation.state is OperationState.SUCCEEDED or not operation.state.done
+        if counts and operation.kind not in {"pause", "resume"} and pools & touched:
             return operation
     return None
 

@@ -88,7 +88,11 @@ def test_a_link_from_another_site_may_navigate_here_but_a_form_may_not() -> None
     assert status(head("GET", "/", **{**navigation, "sec-fetch-dest": "iframe"}, **bearer(TOKENS.read))) == 403
 
 
-@pytest.mark.parametrize("given", ["", "x", TOKENS.read[:-1], TOKENS.read + "x", TOKENS.csrf, TOKENS.read_session, "ä"])
+@pytest.mark.parametrize(
+    "given",
+    ["", "x", TOKENS.read[:-1], TOKENS.read + "x", TOKENS.csrf, TOKENS.read_session, "ä"],
+    ids=["none", "short", "one less", "one more", "csrf", "session", "no ascii"],
+)
 def test_a_wrong_token_is_nobody(given: str) -> None:
     assert status(head(**bearer(given))) == 401
 
@@ -128,7 +132,9 @@ def test_a_token_in_the_url_is_traded_for_a_cookie_and_leaves_the_url() -> None:
     assert judge(head(path="/", query=f"token={TOKENS.control}"), rules()) == Entry(TOKENS.control_session, "/")
 
 
-@pytest.mark.parametrize("query", ["token=", "token=wrong", f"token={TOKENS.read}&token={TOKENS.read}"])
+@pytest.mark.parametrize(
+    "query", ["token=", "token=wrong", f"token={TOKENS.read}&token={TOKENS.read}"], ids=["none", "wrong", "twice"]
+)
 def test_a_wrong_token_in_the_url_opens_nothing(query: str) -> None:
     assert status(head(path="/", query=query, cookie=f"podium_4321={TOKENS.read_session}")) == 401
 

@@ -84,7 +84,6 @@ def test_numbers_that_differ_are_kept_per_part() -> None:
         [None, 1.0],
         [1 + 2j, 1.0],
     ],
-    ids=repr,
 )
 def test_any_kind_of_number_is_kept_per_part(values: list[Any]) -> None:
     merged = join({"n": values[0]}, {"n": values[1]}, {})["n"]
@@ -108,7 +107,6 @@ def test_any_kind_of_number_is_kept_per_part(values: list[Any]) -> None:
         ({1}, {2}),
         (np.array(["a", None], dtype=object), np.array(["b", None], dtype=object)),
     ],
-    ids=repr,
 )
 def test_settings_that_differ_are_an_error_that_names_the_key(one: Any, other: Any) -> None:
     with pytest.raises(MergeConflictError, match=r"^Conflicting values for meta_info key 'config'") as caught:
@@ -234,7 +232,6 @@ def test_equal_arrays_of_every_kind_unite(number: int) -> None:
         (ring(), objects(1, objects(2, None))),
         (objects(objects(objects(1))), objects(objects(objects(2)))),
     ],
-    ids=repr,
 )
 def test_arrays_that_differ_do_not_unite_and_nothing_is_changed(one: Any, other: Any) -> None:
     first = {"nd_array": one}

@@ -212,7 +212,6 @@ def test_batch_sizes_are_of_plain_numbers() -> None:
         ([True, False], BatchError),
         (np.zeros((2, 2), dtype=int), BatchError),
     ],
-    ids=repr,
 )
 def test_an_index_that_makes_no_sense_is_an_error(index: Any, error: type[Exception]) -> None:
     with pytest.raises(error):

@@ -114,7 +114,7 @@ def test_a_process_that_is_not_ours_tells_its_status_where_the_kernel_does() -> 
         try:
             assert exit_status(pidfd) is None
             assert zombie_status(process.pid) is None
-            assert process_state(process.pid) == "S"
+            assert process_state(process.pid) in {"S", "R", "D"}
             assert rss_bytes(process.pid) > 0
             process.kill()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
