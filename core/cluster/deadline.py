@@ -10,6 +10,9 @@ from typing import Any
 from core.cluster.base import Cluster, Ref
 from core.errors import CallTimeoutError, UsageError
 
+_LONGEST_S = 1e9
+"""Thirty years. Locks and clusters can wait little longer than that."""
+
 _block: ContextVar[float | None] = ContextVar("podium_deadline", default=None)
 
 
@@ -25,15 +28,20 @@ def deadline(timeout_s: float) -> Iterator[None]:
     It holds on this thread, for each wait anew, and before what methods and groups say; 0 lifts their deadlines.
 
     Raises:
-        UsageError: ``timeout_s`` is negative.
+        UsageError: ``timeout_s`` is negative, or NaN.
     """
-    if timeout_s < 0:
+    if not timeout_s >= 0:
         raise UsageError(f"a deadline must not be negative, got {timeout_s} s; 0 is for none")
-    token = _block.set(timeout_s)
+    token = _block.set(within_reach(timeout_s))
     try:
         yield
     finally:
         _block.reset(token)
+
+
+def within_reach(timeout_s: float) -> float:
+    """Return a wait as it is, or 0, which is for none, when it is longer than anything can wait, such as ``inf``."""
+    return 0 if timeout_s > _LONGEST_S else timeout_s
 
 
 def said_in_block() -> float | None:

@@ -23,15 +23,17 @@ from core.runtime import Runtime
 
 T = TypeVar("T")
 _CLUSTER_ANSWERS_S = 20.0
+_TAKEN_BACK_S = 5.0
 
 
 @dataclass(eq=False)
 class _UnderWay:
-    """The change that is under way. ``over`` is set when its operation is done."""
+    """The change that is under way. ``over`` is set when its operation is done, which ``starter`` prepares."""
 
     operation_id: str
     undertaking: Undertaking
     over: threading.Event = field(default_factory=threading.Event)
+    starter: threading.Thread | None = None
 
 
 class RuntimeControl:
@@ -94,7 +96,9 @@ class RuntimeControl:
         change = _off_thread(lambda: self._planned(command))
         under_way = self._opened(change)
         operation = self._book.find(under_way.operation_id)
-        threading.Thread(target=self._bring_up, args=(under_way,), name=f"podium-{operation.id}", daemon=True).start()
+        name = f"podium-{operation.id}"
+        under_way.starter = threading.Thread(target=self._bring_up, args=(under_way,), name=name, daemon=True)
+        under_way.starter.start()
         return operation
 
     def execute(self, command: Command) -> Operation:
@@ -149,6 +153,9 @@ class RuntimeControl:
             under_way = self._under_way
             if under_way is not None and self._book.find(under_way.operation_id).state is not OperationState.RUNNING:
                 self._end(under_way, OperationState.FAILED, "the driver ended before it came to a safe point")
+        if under_way is not None and under_way.starter is not None and under_way.starter.is_alive():
+            # What it brought up goes while there is a cluster: asked for later, the runtime would connect to another.
+            under_way.starter.join(_TAKEN_BACK_S)
 
     def at_safe_point(self) -> None:
         """Carry out the change that waits for this, if one does; a driver's thread calls it."""
@@ -160,6 +167,8 @@ class RuntimeControl:
                 return
             self._set_due(None, under_way.undertaking)
             self._book.move(under_way.operation_id, OperationState.RUNNING)
+            # Under the lock: a deadline that passes right now must not have it taken back in this thread's hands.
+            under_way.undertaking.was_carried_out = True
         self._carry_out(under_way)
 
     def _planned(self, command: Command) -> Change:
@@ -195,7 +204,7 @@ class RuntimeControl:
         except BaseException as error:
             self._failed(under_way, error)
             return
-        under_way.over.wait(max(0.0, undertaking.deadline - time.monotonic()))
+        under_way.over.wait(min(threading.TIMEOUT_MAX, max(0.0, undertaking.deadline - time.monotonic())))
         with self._lock:
             waits = self._book.find(operation_id).state is OperationState.WAITING_FOR_SAFE_POINT
             if waits:

@@ -24,7 +24,7 @@ from core.control.world import look
 from core.errors import CallTimeoutError, PoolClosedError, StateError
 from core.group import RayWorkerGroup
 from core.group.rebuild import Prepared, abandon, check_up, hand_over, prepare, retire, save_state, switch
-from core.group.regroup import Regrouping, discard, regroup, spawn_missing, take_back
+from core.group.regroup import Regrouping, check_stays, discard, regroup, spawn_missing, take_back
 from core.pool import PoolState, RayResourcePool
 from core.pool.seats import leave_seats, take_seats
 from core.runtime import Runtime
@@ -51,6 +51,7 @@ class Undertaking:
         self._id = operation_id
         self._pools: dict[str, RayResourcePool] = {name: pools[name] for name in change.pools}
         self._runtime = next(iter(self._pools.values())).runtime
+        self._cluster = self._runtime.cluster
         self._groups = {
             tenant.name: cast("RayWorkerGroup", tenant)
             for pool in self._pools.values()
@@ -105,7 +106,7 @@ class Undertaking:
             discard(self._groups[name], regrouping)
         self._leave_seats()
         for placement in self._reserved:
-            self._runtime.cluster.release(placement)
+            self._cluster.release(placement)
         self._prepared, self._regroupings, self._reserved, self._placements = {}, {}, [], {}
 
     def carry_out(self, say: Callable[[str], None]) -> None:
@@ -223,6 +224,8 @@ class Undertaking:
     def _hand_over(self, say: Callable[[str], None]) -> float:
         """Move every group's state to its new workers, starting those first if need be; return what that took."""
         self._states: dict[str, tuple[Ref, ...]] = {}
+        for name in sorted(self._staying):
+            check_stays(self._groups[name], self._regroupings.get(name), self._left_s())
         for name, group in sorted(self._groups.items()):
             if name not in self._staying:
                 say(f"saving the state of {name}")

@@ -74,7 +74,7 @@ def register(
         RegistrationError: The mode is unknown, incomplete, or makes no sense with ``execute_mode``; ``timeout_s`` is
             negative.
     """
-    if timeout_s is not None and timeout_s < 0:
+    if timeout_s is not None and not timeout_s >= 0:
         raise RegistrationError(f"timeout_s must not be negative, got {timeout_s}; 0 is for no deadline")
     _check_dispatch_mode(dispatch_mode)
     _check_execute_mode(execute_mode)

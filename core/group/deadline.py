@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from core.cluster import Ref
-from core.cluster.deadline import said_in_block
+from core.cluster.deadline import said_in_block, within_reach
 from core.dispatch import Registration
 from core.errors import CallTimeoutError
 from core.group.crew import Crew
@@ -26,8 +26,8 @@ def limit_s(crew: Crew, registration: Registration) -> float | None:
     """Return how long a call may wait for its ranks, None for as long as it takes."""
     for said in (said_in_block(), registration.timeout_s, crew.call_timeout_s):
         if said is not None:
-            return said or None
-    return crew.runtime.health_settings.call_timeout_s
+            return within_reach(said) or None
+    return within_reach(crew.runtime.health_settings.call_timeout_s or 0) or None
 
 
 def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> list[Any]:

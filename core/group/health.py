@@ -83,9 +83,9 @@ def set_health(
         settings.on_death if on_death is None else on_death,
         settings.max_restarts if max_restarts is None else max_restarts,
     )
-    if stall_s is not None and stall_s <= 0:
+    if stall_s is not None and not stall_s > 0:
         raise UsageError(f"stall_s must be positive, got {stall_s} s")
-    if call_timeout_s is not None and call_timeout_s < 0:
+    if call_timeout_s is not None and not call_timeout_s >= 0:
         raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
     runtime.health_settings = replace(
         settings,

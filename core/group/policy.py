@@ -59,7 +59,7 @@ class Care:
         Raises:
             UsageError: It makes no sense.
         """
-        if call_timeout_s is not None and call_timeout_s < 0:
+        if call_timeout_s is not None and not call_timeout_s >= 0:
             raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
         if on_death is None:
             if max_restarts is not None:

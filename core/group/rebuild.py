@@ -86,7 +86,7 @@ def save_state(group: RayWorkerGroup, timeout_s: float) -> tuple[Ref, ...]:
     if keeping(root._class_args.user_class) is Keeping.STATELESS:
         return ()
     crew = root.crew_for("save_state")
-    return tuple(_asked(root, crew.actors, "_podium_run", (_SAVE,), timeout_s, crew))
+    return tuple(ask_each(root, crew.actors, "_podium_run", (_SAVE,), timeout_s, crew))
 
 
 def hand_over(group: RayWorkerGroup, prepared: Prepared, states: Sequence[Ref], timeout_s: float) -> None:
@@ -97,7 +97,7 @@ def hand_over(group: RayWorkerGroup, prepared: Prepared, states: Sequence[Ref], 
         CallTimeoutError: They were not done in time.
     """
     if states:
-        _asked(root_of(group), prepared.started.actors, "_podium_load_state", tuple(states), timeout_s)
+        ask_each(root_of(group), prepared.started.actors, "_podium_load_state", tuple(states), timeout_s)
 
 
 def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayResourcePool | None = None) -> None:
@@ -137,7 +137,7 @@ def check_up(group: RayWorkerGroup, prepared: Prepared, timeout_s: float) -> Non
         WorkerDiedError: One is gone.
         CallTimeoutError: One does not answer.
     """
-    _asked(root_of(group), prepared.started.actors, "_podium_ping", (), timeout_s)
+    ask_each(root_of(group), prepared.started.actors, "_podium_ping", (), timeout_s)
 
 
 def retire(group: RayWorkerGroup, reason: str) -> None:
@@ -165,7 +165,7 @@ def _family(root: RayWorkerGroup) -> Iterator[RayWorkerGroup]:
         yield from _family(view)
 
 
-def _asked(
+def ask_each(
     root: RayWorkerGroup,
     actors: Sequence[ActorHandle],
     entry: str,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from core.cluster import ActorHandle, Placement
 from core.cluster.holdings import slot_keys
-from core.errors import CallTimeoutError
-from core.group.rebuild import Prepared, root_of
+from core.errors import CallTimeoutError, StateError
+from core.group.rebuild import Prepared, ask_each, root_of
 from core.group.start import (
     Started,
     StartRequest,
@@ -94,6 +94,26 @@ def spawn_missing(
             cluster.kill(actor)
         raise
     return Regrouping(request, tuple(names), tuple(actors), stays)
+
+
+def check_stays(group: RayWorkerGroup, regrouping: Regrouping | None, timeout_s: float) -> None:
+    """See that the processes that are to stay live, and are those that ``regrouping`` counts on if there is one yet.
+
+    Before anything is told to any of them: a group that was restarted meanwhile can only be left as it is.
+
+    Raises:
+        StateError: The group was restarted since.
+        WorkerDiedError: One is gone.
+        CallTimeoutError: One does not answer.
+    """
+    root = root_of(group)
+    crew = root.crew_for("reconfigure")
+    kept = () if regrouping is None else regrouping.kept
+    if regrouping is not None and any(regrouping.actors[rank] is not crew.actors[old] for rank, old in kept):
+        raise StateError(
+            f"group {root.name} was restarted since this change was prepared; ask again", state="restarted"
+        )
+    ask_each(root, crew.actors, "_podium_ping", (), timeout_s, crew)
 
 
 def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> Prepared:

@@ -159,7 +159,7 @@ class Gate:
     def await_change(self, states: Collection[PoolState], timeout_s: float) -> PoolState:
         """Wait while the pool is in one of ``states``, at most ``timeout_s``; return what it is then."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state not in states, timeout=timeout_s)
+            self._changed.wait_for(lambda: self._state not in states, timeout=min(timeout_s, threading.TIMEOUT_MAX))
             return self._state
 
     def shut(self) -> PoolState:

@@ -19,7 +19,7 @@ from core import (
     register,
 )
 from core.errors import CallTimeoutError, RegistrationError, UsageError, WorkerMethodError
-from core.events import CallFinished, Notice
+from core.events import CallFinished, Notice, RankFinished
 from core.testing import RecordingObserver, local_controller
 from tests.row_model import rows
 
@@ -119,6 +119,7 @@ def test_what_is_said_nearest_to_the_call_counts(seen: RecordingObserver) -> Non
 def test_a_futures_get_has_the_methods_deadline_and_may_be_asked_again(seen: RecordingObserver) -> None:
     late = group()
     future = late.later(rows(4))
+    seen.await_count(RankFinished, 1)
     with pytest.raises(CallTimeoutError) as caught:
         future.get()
     assert caught.value.missing_ranks == (1,)
@@ -131,6 +132,7 @@ def test_a_futures_get_has_the_methods_deadline_and_may_be_asked_again(seen: Rec
 
 def test_references_are_waited_for_as_long_as_the_block_says(seen: RecordingObserver) -> None:
     refs = group().refs()
+    seen.await_count(RankFinished, 1)
     with core.deadline(0.02), pytest.raises(CallTimeoutError, match=r"1 of 2 references had no value after 0\.02 s"):
         get(refs)
     Gates.gate.set()
@@ -149,12 +151,28 @@ def test_a_users_own_timeout_error_is_no_deadline(seen: RecordingObserver) -> No
         group().time_out()
 
 
-def test_deadlines_that_make_no_sense_are_refused() -> None:
+def test_a_deadline_that_is_longer_than_anything_can_wait_is_none(seen: RecordingObserver) -> None:
+    Gates.gate.set()
+    core.set_health(call_timeout_s=float("inf"))
+    for seconds in (float("inf"), 1e300, 1e10):
+        with core.deadline(seconds):
+            one = group()
+            assert one.plain() == [0, 1]
+            assert get(one.refs()) == [0, 1]
+            assert len(one.later(rows(4)).get()) == 4
+        assert group(call_timeout_s=seconds).plain() == [0, 1]
+    assert group().plain() == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan")])
+def test_deadlines_that_make_no_sense_are_refused(wrong: float) -> None:
     with pytest.raises(RegistrationError, match="must not be negative"):
-        register(timeout_s=-1)
-    with pytest.raises(UsageError, match="must not be negative"), core.deadline(-1):
+        register(timeout_s=wrong)
+    with pytest.raises(UsageError, match="must not be negative"), core.deadline(wrong):
         pass
     with pytest.raises(UsageError, match="call_timeout_s"):
-        RayWorkerGroup([1], RayClassWithInitArgs(Late), call_timeout_s=-1)
+        RayWorkerGroup([1], RayClassWithInitArgs(Late), call_timeout_s=wrong)
     with pytest.raises(UsageError, match="call_timeout_s"):
-        core.set_health(call_timeout_s=-1)
+        core.set_health(call_timeout_s=wrong)
+    with pytest.raises(UsageError, match="stall_s"):
+        core.set_health(stall_s=wrong)

@@ -174,6 +174,8 @@ def test_values_of_calls_before_are_there_after(local: Local) -> None:
     group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Stateless))
     Faults.gate.set()
     refs = group.wait_later()
+    # A call in flight would end with its workers; the value is not asked for yet.
+    local[0].runtime.cluster.wait(refs, 2, 20)
     rebuild(group)
     assert get(refs) == [0, 1]
     Faults.gate.clear()

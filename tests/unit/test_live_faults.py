@@ -11,7 +11,7 @@ import pytest
 
 from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core.cluster import Placement, ReserveRequest
-from core.control import Operation, OperationState, Resize
+from core.control import Operation, OperationState, Pause, Resize
 from core.controller import Controller
 from core.errors import (
     PlacementError,
@@ -260,6 +260,37 @@ def test_workers_that_do_not_come_up_in_time_expire() -> None:
     scene.close()
 
 
+@pytest.mark.parametrize("stage", ["slow __init__", ""])
+def test_a_driver_that_ends_while_workers_come_up_or_wait_leaves_nothing(stage: str) -> None:
+    scene = Scene(*ROOMY)
+    Faults.stage, Faults.rank = stage, 1
+    operation = scene.controller.plane.submit(Resize("pool", "ada", (2,)))
+    under_way = scene.controller.plane._under_way
+    assert under_way is not None
+    assert under_way.starter is not None
+    assert eventually(lambda: scene.cluster.free != scene.free)
+    assert stage or eventually(lambda: scene.controller.runtime.due is not None)
+    scene.close()
+    assert scene.controller.plane.operation(operation.id).state is OperationState.FAILED
+    assert not under_way.starter.is_alive()
+    assert not scene.controller.runtime.connected
+    assert scene.cluster.free == ROOMY[0]
+
+
+def test_a_deadline_may_be_as_far_away_as_one_likes() -> None:
+    scene = Scene(*ROOMY)
+    scene.actor.wait_later()
+    paused = scene.controller.plane.submit(Pause("pool", "ada", deadline_s=float("inf")))
+    Faults.gate.set()
+    assert eventually(lambda: scene.controller.plane.operation(paused.id).state is OperationState.SUCCEEDED)
+    scene.controller.resume("pool")
+    resized = scene.controller.plane.submit(Resize("pool", "ada", (2,), deadline_s=float("inf")))
+    assert eventually(lambda: scene.controller.runtime.due is not None)
+    assert scene.actor.place() == [(0, 2), (1, 2)]
+    assert scene.controller.plane.operation(resized.id).state is OperationState.SUCCEEDED
+    scene.close()
+
+
 class TestReconfigure:
     """Processes that stay."""
 
@@ -292,6 +323,29 @@ class TestReconfigure:
                 pool.resize([3])
             assert group.place() == [(0, 2), (1, 2)]
             assert controller.runtime.cluster.free == free  # type: ignore[attr-defined]
+            pool.resize([3])
+            assert group.place() == [(rank, 3) for rank in range(3)]
+
+    @pytest.mark.parametrize("restarted", [True, False])
+    def test_one_that_died_since_leaves_the_group_to_be_restarted(self, restarted: bool) -> None:
+        with local_controller({"CPU": 64.0, "GPU": 16.0}) as (controller, seen):
+            runtime: Any = controller.runtime
+            pool = RayResourcePool([2], max_colocate_count=2, name_prefix="pool")
+            group = RayWorkerGroup(pool, RayClassWithInitArgs(Staying), name_prefix="actor", on_death="restart")
+            free = runtime.cluster.free
+            operation = controller.plane.submit(Resize("pool", "ada", (3,)))
+            assert eventually(lambda: runtime.due is not None)
+            group.workers[1].kill()
+            assert seen.await_count(WorkerEnded, 1)[-1].died
+            if restarted:  # By a thread that was past its border when the change became due.
+                due, runtime.due = runtime.due, None
+                assert group.place() == [(0, 2), (1, 2)]
+                runtime.due = due
+            assert group.place() == [(0, 2), (1, 2)]
+            failed = controller.plane.operation(operation.id)
+            assert failed.state is OperationState.FAILED
+            assert ("was restarted since" if restarted else "rank 1 of actor") in failed.error
+            assert (pool.state, runtime.cluster.free) == (PoolState.ACTIVE, free)
             pool.resize([3])
             assert group.place() == [(rank, 3) for rank in range(3)]
 
