@@ -52,6 +52,7 @@ from app.remote import (
     pool_of,
     refusal_of,
 )
+from core.errors import UsageError
 
 __all__ = [
     "BusyError",
@@ -83,7 +84,14 @@ class Client:
     """
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 30.0) -> None:
-        """Remember where to ask; nothing is sent. A plan may take as long as the cluster needs to say what is free."""
+        """Remember where to ask; nothing is sent. A plan may take as long as the cluster needs to say what is free.
+
+        Raises:
+            UsageError: ``token`` is none that a header could carry.
+        """
+        # Here and without its text: http.client would show it in a traceback.
+        if not (token.isascii() and token.isprintable()):
+            raise UsageError("the token is not one line of plain characters; it is what <run>.db.token holds")
         self._url = url.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s

@@ -43,6 +43,9 @@ def send(url: str, method: str, path: str, body: bytes | None, said: Mapping[str
             connection.connect()
         except OSError as error:
             raise NoAnswerError(error.strerror or str(error), sent=False) from error
+        except ValueError as error:
+            # Such as a name that DNS cannot have.
+            raise NoAnswerError(f"{url!r} is no address: {error}", sent=False) from error
         try:
             connection.request(method, prefix + path, body, dict(said))
             response = connection.getresponse()

@@ -248,6 +248,9 @@ class RunServer:
         if self._recorder is not None:
             for observer in self._observers:
                 runtime.current().bus.unsubscribe(observer)
+            if self._reader is not None:
+                # The writer's log stays beside the file for as long as a reader holds on to it.
+                self._reader.rest()
             self._recorder.close(status=status)
         self._over.set()
 

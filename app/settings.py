@@ -143,4 +143,7 @@ def client_settings(url: str, token_file: Path | None, environ: Mapping[str, str
             token = token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"cannot read the token file {token_file}: {error}", setting="--token-file") from error
+    if not (token.isascii() and token.isprintable()):
+        source = "PODIUM_TOKEN" if token_file is None else f"the token file {token_file}"
+        raise SettingsError(f"{source} holds no token: it is one line of plain characters", setting="--token-file")
     return ClientSettings(url=base.rstrip("/"), token=token)

@@ -27,6 +27,7 @@ from core.errors import (
 
 HtmlProblem = Callable[["Problem", str], str]
 PROBLEM_JSON = "application/problem+json"
+_MOST_SHOWN = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,9 @@ def _validation_problem(error: RequestValidationError) -> Problem:
 def _said(one: Mapping[str, Any]) -> str:
     """Return what is wrong with a field, and the number that was sent where it was one."""
     given, text = one.get("input"), str(one["msg"])
-    return f"{text}, not {given:g}" if isinstance(given, int | float) and "equal to" in text else text
+    # A whole number of thousands of digits is JSON too, and no float holds it.
+    is_shown = isinstance(given, int | float) and abs(given) < _MOST_SHOWN
+    return f"{text}, not {given:g}" if is_shown and "equal to" in text else text
 
 
 def problem_body(problem: Problem, instance: str, request_id: str) -> bytes:

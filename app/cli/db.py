@@ -20,7 +20,7 @@ program = typer.Typer(no_args_is_help=True, help="Look after the files of runs t
 
 File = Annotated[Path, typer.Argument(help="A run's file that no driver writes.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_MAX_GB = typer.Option("--max-gb", min=0, help="How big the file may be, in GB of 10^9 bytes.")
+_MAX_GB = typer.Option("--max-gb", min=0, max=1e9, help="How big the file may be, in GB of 10^9 bytes.")
 _KEEP_HOURS = typer.Option("--keep-hours", min=0, help="How many hours before the run's end spans are kept.")
 
 
@@ -30,6 +30,7 @@ def check_file(file: File, json: Json = False) -> None:
 
     Ends with 0 when it is, 1 when something is broken or missing, 2 for no run's file, 3 while a driver writes it.
     """
+    file = _real(file)
     with _refusals():
         found = check(file)
     if json:
@@ -46,6 +47,7 @@ def upgrade_file(file: File, json: Json = False) -> None:
     # Alembic takes a third of a second to import, which no driver shall wait for.
     from app.store.migrate import upgrade
 
+    file = _real(file)
     with _refusals():
         done = upgrade(file)
     if json:
@@ -68,6 +70,7 @@ def prune_file(
     """Let go of a file's oldest spans by size or age; calls, roll-ups, events and operations stay."""
     if not max_gb and not keep_hours:
         raise CommandError("say how much to keep: --max-gb, --keep-hours, or both", code=Exit.USAGE)
+    file = _real(file)
     with _refusals():
         done = trim(file, Retention(int(max_gb * 1e9), keep_hours * 3600))
     if json:
@@ -98,6 +101,17 @@ def _show(found: Checked) -> None:
     for gap in found.missing:
         numbers = str(gap.first) if gap.first == gap.last else f"{gap.first} to {gap.last}"
         message(f"missing: {gap.table} {numbers}")
+
+
+def _real(file: Path) -> Path:
+    """Return the file that a link leads to: beside that one lie its log and the lock of who writes it.
+
+    Raises:
+        CommandError: It is a folder.
+    """
+    if file.is_dir():
+        raise CommandError(f"{file} is a folder; name a run's file in it", code=Exit.USAGE)
+    return file.resolve() if file.is_symlink() else file
 
 
 @contextlib.contextmanager

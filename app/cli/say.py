@@ -33,7 +33,8 @@ class CommandError(PodiumError):
 
 def message(text: str) -> None:
     """Say ``text`` to the person at the terminal, on stderr."""
-    print(f"podium: {text}", file=sys.stderr, flush=True)
+    lines = "\n".join(_plain(line) for line in text.split("\n"))
+    print(f"podium: {lines}", file=sys.stderr, flush=True)
 
 
 def ask(question: str) -> bool:

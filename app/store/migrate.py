@@ -19,6 +19,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from app.errors import RunFileMissingError, RunsFolderError, SchemaVersionError
@@ -53,7 +54,7 @@ def upgrade(path: Path) -> Upgraded:
         NotARunFileError: The file holds something else.
         SchemaVersionError: A newer Podium wrote it.
         RunLockedError: A driver is writing it.
-        RunsFolderError: There is no room, or no right, to write the copy.
+        RunsFolderError: The file is broken, or there is no room, or no right, to write the copy.
     """
     if not path.is_file():
         raise RunFileMissingError(f"there is no file {path}", str(path))
@@ -78,8 +79,10 @@ def upgrade(path: Path) -> Upgraded:
         finally:
             copy.unlink(missing_ok=True)
         return Upgraded(before, after, backup)
-    except (OSError, sqlite3.OperationalError) as error:
-        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    except (OSError, sqlite3.Error, DBAPIError) as error:
+        # SQLAlchemy's own text is the whole statement and an address on the web.
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        reason = cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
         folder = str(path.parent)
         raise RunsFolderError(f"cannot upgrade {path}: {reason}; it is as it was", folder, reason) from error
     finally:

@@ -209,6 +209,10 @@ class Reader:
                 raise self._no_run()
             return int(row[0])
 
+    def rest(self) -> None:
+        """Let go of the file until the next question, so that its writer can put its log away."""
+        self._pool.rest()
+
     def close(self) -> None:
         """Let go of the file; may be called twice."""
         self._pool.close()

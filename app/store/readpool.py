@@ -59,6 +59,16 @@ class ReadPool:
         finally:
             self._give_back(connection)
 
+    def rest(self) -> None:
+        """Close the connections that nobody uses; they are opened again when they are needed."""
+        with self._lock:
+            for _ in range(self._idle.qsize()):
+                with contextlib.suppress(queue.Empty):
+                    connection = self._idle.get_nowait()
+                    if connection is not None:
+                        connection.close()
+                    self._idle.put(None)
+
     def close(self) -> None:
         """Close every connection as it comes back; may be called twice."""
         with self._lock:

@@ -7,7 +7,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.errors import RunFileMissingError
+from app.errors import RunFileError, RunFileMissingError
 from app.store.lock import FileLock
 from app.store.models import Run
 from app.store.prune import SLICE_ROWS, Retention, cut_ns
@@ -66,12 +66,13 @@ def trim(path: Path, retention: Retention) -> Trimmed:
         NotARunFileError: The file holds something else.
         SchemaVersionError: Another Podium wrote it.
         RunLockedError: A driver is writing it.
+        RunFileError: It is broken, or cannot be written.
     """
     if not path.is_file():
         raise RunFileMissingError(f"there is no file {path}", str(path))
     lock = FileLock(path)
-    lock.acquire("prune it when that run is over")
     try:
+        lock.acquire("prune it when that run is over")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             check_schema(connection, path)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -81,6 +82,10 @@ def trim(path: Path, retention: Retention) -> Trimmed:
             # Not VACUUM, which needs the room of a second file just where there may be none.
             connection.executescript("PRAGMA incremental_vacuum")
         return Trimmed(n_spans, bytes_before, path.stat().st_size, pruned_ns)
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        way_out = f"podium db check {path} tells what is broken"
+        raise RunFileError(f"cannot prune {path}: {reason}; {way_out}", str(path)) from error
     finally:
         lock.release()
 

@@ -69,6 +69,62 @@ def test_a_whole_file_is_said_to_be_whole(tmp_path: Path, capsys: pytest.Capture
     assert [name.name for name in tmp_path.iterdir()] == ["run.db"]
 
 
+def test_a_writer_puts_its_log_away_from_a_reader_that_rests(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    writer, reader = Writer(path, facts()), Reader(path)
+    writer.start()
+    assert reader.run().state == "running"
+    reader.rest()
+    writer.close()
+    assert [name.name for name in tmp_path.iterdir()] == ["run.db"]
+    assert reader.run().state == "ended"
+    reader.close()
+
+
+@pytest.mark.parametrize("table", ["rank_span", "run"])
+def test_a_broken_file_is_a_line_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    path = recorded(tmp_path / "run.db")
+    spoil(path, table)
+    assert main(["db", "check", str(path)]) == 1
+    assert main(["db", "prune", str(path), "--keep-hours", "0.0001"]) == 1
+    assert f"cannot prune {path}: database disk image is malformed" in capsys.readouterr().err
+    old = older(tmp_path)
+    spoil(old, "call")
+    before = old.read_bytes()
+    assert main(["db", "upgrade", str(old)]) == 1
+    assert "malformed; it is as it was" in capsys.readouterr().err
+    assert old.read_bytes() == before
+
+
+def spoil(path: Path, table: str) -> None:
+    """Overwrite the first page of a table."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (n_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * n_bytes)
+        file.write(b"\xa5" * n_bytes)
+
+
+def test_a_link_is_as_good_as_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    old, link = older(tmp_path / "elsewhere"), tmp_path / "link.db"
+    link.symlink_to(old)
+    lock = migrate.FileLock(old)
+    lock.acquire()
+    for verb in (["check"], ["upgrade"], ["prune", "--max-gb", "1"]):
+        assert main(["db", *verb, str(link)]) == 3
+    lock.release()
+    assert main(["db", "upgrade", str(link)]) == 0
+    assert link.readlink() == old
+    with contextlib.closing(sqlite3.connect(old)) as connection:
+        assert migrate.revision_of(connection, old) == SCHEMA_REVISION
+    assert main(["db", "check", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
 def test_rows_that_are_not_there_are_named_by_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recorded(tmp_path / "run.db")
     change(path, "DELETE FROM call WHERE id IN (1, 7, 8, 9, 100)")

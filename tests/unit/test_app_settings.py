@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.say import message
+from app.client import Client, UnreachableError
 from app.settings import ServerSettings, SettingsError, client_settings, is_loopback
+from core.errors import UsageError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
@@ -58,3 +61,24 @@ def test_a_url_with_a_token_or_without_http_is_refused(url: str) -> None:
 def test_a_token_file_that_cannot_be_read_is_a_settings_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="token file"):
         client_settings("http://h:1", tmp_path / "none", {})
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "no\u20acascii"])
+def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(token, encoding="utf-8")
+    with pytest.raises(SettingsError, match="holds no token") as refused:
+        client_settings("http://127.0.0.1:1", file, {})
+    with pytest.raises(UsageError, match="the token is not") as unusable:
+        Client("http://127.0.0.1:1", token)
+    assert token not in str(refused.value) + str(unusable.value)
+
+
+def test_a_name_that_cannot_be_is_not_reachable() -> None:
+    with pytest.raises(UnreachableError, match="no address"):
+        Client("http://a..b:80").pools()
+
+
+def test_no_message_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    message("groups are: a\x1b[31m\nb")
+    assert capsys.readouterr().err == "podium: groups are: a?[31m\nb\n"

@@ -423,3 +423,8 @@ def test_states_of_operations_are_told_apart() -> None:
         assert (shown["done"], shown["result"]) == (True, None)
         assert shown["error"]["type"] == f"urn:podium:problem:operation-{state.value}"
         assert shown["error"]["detail"] == text
+
+
+def test_a_number_that_no_float_holds_is_a_body_that_does_not_fit() -> None:
+    body = {"process_on_nodes": [1], "expected_generation": 10**400}
+    assert "expected_generation" in check_problem(post(House(), RESIZE, body), 422, "invalid-request")["detail"]
