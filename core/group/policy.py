@@ -70,12 +70,13 @@ class Care:
 
 
 class Restarts:
-    """How often a group was restarted, and the lock under which it is."""
+    """How often a group was restarted, the lock under which it is, and which crew saved what until that is done."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self.lock = threading.Lock()
         self.n_done = 0
+        self.saved: tuple[object, object] | None = None
 
 
 def end_driver() -> None:

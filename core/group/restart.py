@@ -67,7 +67,7 @@ def restart_if_due(group: RayWorkerGroup, crew: Crew) -> bool:
 def _restart(root: RayWorkerGroup, crew: Crew, cases: Sequence[Case]) -> None:
     began = time.monotonic()
     dead = ranks_in_words(sorted(case.victim.rank for case in cases))
-    saved = _saved(root, crew)
+    saved = _saved_once(root, crew)
     reason = f"restarted after {dead} died"
     retire(root, reason)
     prepared = prepare(root, root.resource_pool.placement_now)
@@ -78,6 +78,7 @@ def _restart(root: RayWorkerGroup, crew: Crew, cases: Sequence[Case]) -> None:
             # Half a state is worse than none: these workers are not the ones to go on with.
             abandon(root, prepared)
             saved = _Saved(lost=f"load_state could not do with what was left: {_first_line(error)}")
+            root._restarts.saved = (crew, saved)
             prepared = prepare(root, root.resource_pool.placement_now)
         except BaseException:
             abandon(root, prepared)
@@ -88,9 +89,19 @@ def _restart(root: RayWorkerGroup, crew: Crew, cases: Sequence[Case]) -> None:
 
 def _go_on(root: RayWorkerGroup, prepared: Prepared, reason: str, seconds: float) -> None:
     switch(root, prepared, reason)
+    root._restarts.saved = None
     text = f"group {root.name} was {reason} (restart {root._restarts.n_done}, {seconds:.1f} s)"
     root._runtime.bus.emit(Notice(root._runtime.clock.now_ns(), "warning", text))
     _log.warning(text)
+
+
+def _saved_once(root: RayWorkerGroup, crew: Crew) -> _Saved:
+    """Have the survivors hand their state out; if they ended in a restart that failed, return what they did then."""
+    asked, saved = root._restarts.saved or (None, None)
+    if asked is not crew or not isinstance(saved, _Saved):
+        saved = _saved(root, crew)
+        root._restarts.saved = (crew, saved)
+    return saved
 
 
 def _saved(root: RayWorkerGroup, crew: Crew) -> _Saved:

@@ -43,7 +43,7 @@ class Late(Worker):
         """Wait, with no deadline of its own."""
         return self._wait()
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL, timeout_s=0.05)
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, timeout_s=0.5)
     def hasty(self) -> int:
         """Wait, with a deadline of its own."""
         return self._wait()
@@ -90,7 +90,7 @@ def test_a_call_past_its_methods_deadline_names_the_missing_ranks_and_the_ranks_
     with pytest.raises(CallTimeoutError) as caught:
         late.hasty()
     error = caught.value
-    assert (error.group, error.method, error.missing_ranks, error.timeout_s) == ("late", "hasty", (1,), 0.05)
+    assert (error.group, error.method, error.missing_ranks, error.timeout_s) == ("late", "hasty", (1,), 0.5)
     assert "rank 1 (in hasty for 0." in str(error)
     assert "rank 0 answered" in str(error)
     (finished,) = seen.of(CallFinished)

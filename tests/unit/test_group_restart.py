@@ -197,6 +197,19 @@ def test_new_workers_that_do_not_come_up_are_an_error_and_the_next_call_tries_ag
     assert one.resource_pool.gate.n_in_flight == 0
 
 
+def test_state_outlives_new_workers_that_do_not_come_up(seen: RecordingObserver) -> None:
+    one = group(Replicated)
+    one.add()
+    kill(one, 0, seen)
+    for _ in range(2):
+        Counter.faults.append("no memory left")
+        with pytest.raises(WorkerStartError, match="no memory left"):
+            one.add()
+    assert one.add() == [(0, 2), (1, 2), (2, 2)]
+    assert "with the survivors' state" in seen.of(GroupRebuilt)[-1].reason
+    assert one._restarts.saved is None
+
+
 def test_what_a_driver_says_holds_for_groups_that_do_not_say(seen: RecordingObserver) -> None:
     core.set_health(on_death="restart", max_restarts=1)
     one = group(Counter, on_death=None)
