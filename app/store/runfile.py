@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,11 @@ _BEAT = update(Run, ("heartbeat_wall_ns", "n_dropped", "writer_lag_ns"))
 _END = update(Run, ("sequence", "heartbeat_wall_ns", "status", "clean_exit"))
 _VACUUM_PAGES = 1_000
 _RUN_ID = 1
+
+
+def _as_utf8(row: Sequence[object]) -> list[object]:
+    """Return ``row`` with "?" for what UTF-8 cannot say, such as half of a pair in the name of a file."""
+    return [value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for value in row]
 
 
 @dataclass(slots=True)
@@ -124,7 +129,7 @@ class RunFile:
             for statement, rows in batch.statements:
                 for row in rows:
                     try:
-                        connection.execute(statement, row)
+                        connection.execute(statement, _as_utf8(row))
                     except sqlite3.OperationalError:
                         raise
                     except (sqlite3.Error, OverflowError):
@@ -243,7 +248,7 @@ class RunFile:
                 heartbeat_wall_ns=time.time_ns(),
                 journal=self.journal,
             )
-            connection.execute(_PUT_RUN, tuple(getattr(row, name) for name in _RUN_COLUMNS))
+            connection.execute(_PUT_RUN, _as_utf8([getattr(row, name) for name in _RUN_COLUMNS]))
 
     def _put_state(self, batch: Batch, counters: Counters) -> None:
         state = (

@@ -40,6 +40,8 @@ _log = logging.getLogger("podium.store")
 _ENDINGS = frozenset(
     {CallAwaited, CallFinished, GroupClosed, OperationChanged, PoolStateChanged, StepFinished, WorkerEnded}
 )
+# What the file has against a row, and not the disk against the file; the last is of a text that UTF-8 cannot say.
+_ABOUT_A_ROW = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
 _NS = 1_000_000_000
 
 
@@ -267,9 +269,11 @@ class Writer:
     def _write(self, batch: Batch, counters: Counters) -> None:
         try:
             self._file.write(batch, counters)
-        except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, OverflowError) as error:
+        except _ABOUT_A_ROW as error:
             # Trying again would fail forever: this is about a row, not about the disk.
             n_refused = self._file.write_row_by_row(batch, counters)
+            if not n_refused:
+                return
             _log.error("%d rows could not be recorded: %s", n_refused, error)
             with self._drop_lock:
                 self._drop(n_refused, "the file refused their rows")

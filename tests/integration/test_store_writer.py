@@ -320,3 +320,14 @@ def test_a_forked_child_neither_writes_nor_closes_the_parents_file(tmp_path: Pat
         assert recorder.flush()
         assert ask(recorder.path, "SELECT text FROM event") == [("from the parent",)]
         assert ask(recorder.path, "SELECT clean_exit FROM run") == [(0,)]
+
+
+def test_a_text_that_utf8_cannot_say_costs_nothing_else(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        recorder.observe(Notice(at(1), "info", "cannot open 'caf\udce9.txt'"))
+        for event in (*people(), *one_call(1, 10)):
+            recorder.observe(event)
+        assert recorder.flush()
+    path = tmp_path / "run.db"
+    assert ask(path, "SELECT text FROM event ORDER BY id LIMIT 1") == [("cannot open 'caf?.txt'",)]
+    assert ask(path, "SELECT n_calls, n_dropped, status FROM run") == [(1, 0, "ended")]
