@@ -26,15 +26,16 @@ demo: .venv/.installed ## install and run the main job: RL of a tiny language mo
 
 test: .venv/.installed-dev ## install and run every tier of tests
 	$(BIN)/python tests/e2e/chromium.py
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-fast: .venv/.installed-dev ## the quick tiers only: no Ray, no socket, no browser
 	$(BIN)/python -m pytest -m "not integration and not e2e" $(ARGS)
 
 test-slow: .venv/.installed-dev ## what takes minutes: the demo changed while it trains, more kills and random changes
 	$(BIN)/python tests/e2e/chromium.py
-	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py \
-		tests/integration/test_store_killed.py tests/integration/test_live_on_ray.py --timeout 3600 $(ARGS)
+	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py tests/e2e/test_bad_input.py \
+		tests/integration/test_store_killed.py tests/integration/test_store_killed_on_ray.py \
+		tests/integration/test_live_on_ray.py --timeout 3600 $(ARGS)
 
 check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models
 	$(BIN)/ruff check .

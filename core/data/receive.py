@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Loans:
-    """Ranges of read-only memory that were lent to one receiver."""
+    """Ranges of read-only memory that were lent to one receiver, in order."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -35,7 +35,7 @@ class Loans:
     def lend(self, array: Array) -> None:
         """Take note of an array that was not copied."""
         start = int(array.__array_interface__["data"][0])
-        self._ranges.append((start, start + array.nbytes))
+        bisect.insort(self._ranges, (start, start + array.nbytes))
 
     def hold(self, address: int) -> bool:
         """Tell whether ``address`` lies in memory that was lent."""
@@ -44,7 +44,6 @@ class Loans:
 
     def settled(self, value: Any) -> Any:
         """Return ``value`` with copies of what it still has on loan; the value itself if that is nothing."""
-        self._ranges.sort()
         return self._settled(value) if self._ranges else value
 
     def _settled(self, value: Any) -> Any:

@@ -6,6 +6,7 @@ as a person meets them, in a process of its own.
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.e2e.commands import Command
 
+# Each starts a Ray of its own; what the messages say is tested on the local cluster too.
+slow = pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="takes minutes: make test-slow")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 _DRIVER = """
@@ -51,6 +54,7 @@ def ours(command: Command) -> list[str]:
     return [line for line in said if "dashboard at http" not in line and "this run is in" not in line]
 
 
+@slow
 def test_a_pool_larger_than_the_machine_is_refused_with_the_numbers(short_dir: Path) -> None:
     last = "RayWorkerGroup(RayResourcePool([64], name_prefix='big'), RayClassWithInitArgs(Rows))"
     with Command(short_dir, "run", driver(short_dir, last)) as command:
@@ -63,6 +67,7 @@ def test_a_pool_larger_than_the_machine_is_refused_with_the_numbers(short_dir: P
         assert command.gone()
 
 
+@slow
 def test_a_batch_that_cannot_be_split_is_one_line_with_the_way_out(short_dir: Path) -> None:
     last = """
 rows = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Rows))

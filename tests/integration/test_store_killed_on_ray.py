@@ -16,7 +16,10 @@ import pytest
 from app.store.check import check
 from app.store.reader import STALE_NS, Reader
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="a Ray of its own: make test-slow"),
+]
 
 DRIVER = """
 import sys

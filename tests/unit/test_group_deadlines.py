@@ -131,7 +131,8 @@ def test_a_futures_get_has_the_methods_deadline_and_may_be_asked_again(seen: Rec
 
 
 def test_references_are_waited_for_as_long_as_the_block_says(seen: RecordingObserver) -> None:
-    refs = group().refs()
+    late = group()
+    refs = late.refs()
     seen.await_count(RankFinished, 1)
     with core.deadline(0.02), pytest.raises(CallTimeoutError, match=r"1 of 2 references had no value after 0\.02 s"):
         get(refs)
