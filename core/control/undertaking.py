@@ -105,7 +105,8 @@ class Undertaking:
         for name, regrouping in self._regroupings.items():
             discard(self._groups[name], regrouping)
         self._leave_seats()
-        for placement in self._reserved:
+        # A cluster that was let go of meanwhile took them along; asked for now, the runtime would connect to another.
+        for placement in self._reserved if self._runtime.connected else ():
             self._cluster.release(placement)
         self._prepared, self._regroupings, self._reserved, self._placements = {}, {}, [], {}
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from core.cluster import ActorHandle, Placement, Ref
 from core.errors import CallTimeoutError, PoolClosedError, WorkerDiedError, WorkerError
 from core.group.announce import announce_end, announce_rebuilt
-from core.group.crew import Crew
 from core.group.start import Started, fetch_patiently, start_workers
 from core.pool import RayResourcePool
 from core.runtime import Runtime
@@ -68,9 +67,10 @@ def prepare(
 
 
 def abandon(group: RayWorkerGroup, prepared: Prepared) -> None:
-    """End new workers that will not be used."""
-    for actor in prepared.started.actors:
-        group._runtime.cluster.kill(actor)
+    """End new workers that will not be used; where the cluster was let go of meanwhile, they ended with it."""
+    if group._runtime.connected:
+        for actor in prepared.started.actors:
+            group._runtime.cluster.kill(actor)
 
 
 def save_state(group: RayWorkerGroup, timeout_s: float) -> tuple[Ref, ...]:
@@ -86,7 +86,7 @@ def save_state(group: RayWorkerGroup, timeout_s: float) -> tuple[Ref, ...]:
     if keeping(root._class_args.user_class) is Keeping.STATELESS:
         return ()
     crew = root.crew_for("save_state")
-    return tuple(ask_each(root, crew.actors, "_podium_run", (_SAVE,), timeout_s, crew))
+    return tuple(ask_each(root, crew.actors, "_podium_run", (_SAVE,), timeout_s, crew.names))
 
 
 def hand_over(group: RayWorkerGroup, prepared: Prepared, states: Sequence[Ref], timeout_s: float) -> None:
@@ -97,7 +97,8 @@ def hand_over(group: RayWorkerGroup, prepared: Prepared, states: Sequence[Ref], 
         CallTimeoutError: They were not done in time.
     """
     if states:
-        ask_each(root_of(group), prepared.started.actors, "_podium_load_state", tuple(states), timeout_s)
+        started = prepared.started
+        ask_each(root_of(group), started.actors, "_podium_load_state", tuple(states), timeout_s, started.names)
 
 
 def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayResourcePool | None = None) -> None:
@@ -137,7 +138,8 @@ def check_up(group: RayWorkerGroup, prepared: Prepared, timeout_s: float) -> Non
         WorkerDiedError: One is gone.
         CallTimeoutError: One does not answer.
     """
-    ask_each(root_of(group), prepared.started.actors, "_podium_ping", (), timeout_s)
+    started = prepared.started
+    ask_each(root_of(group), started.actors, "_podium_ping", (), timeout_s, started.names)
 
 
 def retire(group: RayWorkerGroup, reason: str) -> None:
@@ -171,7 +173,7 @@ def ask_each(
     entry: str,
     args: tuple[object, ...],
     timeout_s: float,
-    crew: Crew | None = None,
+    names: Sequence[str],
 ) -> list[Ref]:
     """Run a hook on every worker and wait until all are done; return the references of what they returned."""
     cluster = root._runtime.cluster
@@ -180,7 +182,7 @@ def ask_each(
     try:
         fetch_patiently(cluster, [one.receipt for one in submitted], time.monotonic() + timeout_s)
     except WorkerDiedError as error:
-        rank = crew.names.index(error.worker) if crew is not None and error.worker in crew.names else error.rank
+        rank = names.index(error.worker) if error.worker in names else error.rank
         raise WorkerDiedError(
             f"rank {rank} of {root.name} (worker {error.worker or '?'}) died in {method}: {error}",
             group=root.name,

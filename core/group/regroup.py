@@ -113,7 +113,7 @@ def check_stays(group: RayWorkerGroup, regrouping: Regrouping | None, timeout_s:
         raise StateError(
             f"group {root.name} was restarted since this change was prepared; ask again", state="restarted"
         )
-    ask_each(root, crew.actors, "_podium_ping", (), timeout_s, crew)
+    ask_each(root, crew.actors, "_podium_ping", (), timeout_s, crew.names)
 
 
 def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> Prepared:
@@ -167,9 +167,10 @@ def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> 
 
 
 def discard(group: RayWorkerGroup, regrouping: Regrouping) -> None:
-    """End the new processes."""
-    for rank in regrouping.new:
-        group._runtime.cluster.kill(regrouping.actors[rank])
+    """End the new processes, unless the cluster was let go of meanwhile."""
+    if group._runtime.connected:
+        for rank in regrouping.new:
+            group._runtime.cluster.kill(regrouping.actors[rank])
 
 
 def take_back(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> None:

@@ -277,6 +277,18 @@ def test_a_driver_that_ends_while_workers_come_up_or_wait_leaves_nothing(stage: 
     assert scene.cluster.free == ROOMY[0]
 
 
+def test_a_second_controller_that_ends_while_its_change_waits_is_not_connected_again() -> None:
+    with local_controller() as (first, _):
+        with Controller.local() as second:
+            pool = RayResourcePool([2], max_colocate_count=2, name_prefix="pool")
+            RayWorkerGroup(pool, RayClassWithInitArgs(Counting, 1), name_prefix="actor")
+            operation = first.plane.submit(Resize("pool", "ada", (3,)))
+            assert eventually(lambda: first.runtime.due is not None)
+        first.checkpoint()
+        assert first.plane.operation(operation.id).state is OperationState.FAILED
+        assert not second.runtime.connected
+
+
 def test_a_deadline_may_be_as_far_away_as_one_likes() -> None:
     scene = Scene(*ROOMY)
     scene.actor.wait_later()
