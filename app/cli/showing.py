@@ -148,7 +148,8 @@ def view(
         uds=uds,
         root_path=root_path,
     )
-    with FileServer(file, settings) as server:
+    # What lies beside a run's file, its driver's lock and last stacks, lies beside the one that a link leads to.
+    with FileServer(file.resolve() if file.is_symlink() else file, settings) as server:
         message(f"showing {file} at {server.url}")
         _wait_for_the_end("Ctrl-C ends it")
 

@@ -17,8 +17,10 @@ from app.cli.program import main
 from app.errors import RunsFolderError
 from app.store import migrate
 from app.store.facts import RunFacts
+from app.store.lock import FileLock
 from app.store.models import SCHEMA_REVISION
 from app.store.reader import Reader
+from app.store.schema import revision_of
 from app.store.writer import Writer
 from core.events import Event, Notice
 from tests.store_scene import START_NS, at, facts, one_call, people
@@ -112,7 +114,7 @@ def test_a_link_is_as_good_as_its_file(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "elsewhere").mkdir()
     old, link = older(tmp_path / "elsewhere"), tmp_path / "link.db"
     link.symlink_to(old)
-    lock = migrate.FileLock(old)
+    lock = FileLock(old)
     lock.acquire()
     for verb in (["check"], ["upgrade"], ["prune", "--max-gb", "1"]):
         assert main(["db", *verb, str(link)]) == 3
@@ -120,7 +122,7 @@ def test_a_link_is_as_good_as_its_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["db", "upgrade", str(link)]) == 0
     assert link.readlink() == old
     with contextlib.closing(sqlite3.connect(old)) as connection:
-        assert migrate.revision_of(connection, old) == SCHEMA_REVISION
+        assert revision_of(connection, old) == SCHEMA_REVISION
     assert main(["db", "check", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 
