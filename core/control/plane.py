@@ -18,12 +18,13 @@ from core.control.slots import RuntimeRoom
 from core.control.undertaking import Undertaking
 from core.control.world import look
 from core.errors import CallTimeoutError, GenerationConflictError, StateError, UnknownNameError
-from core.pool import RayResourcePool
+from core.pool import PoolState, RayResourcePool
 from core.runtime import Runtime
 
 T = TypeVar("T")
 _CLUSTER_ANSWERS_S = 20.0
 _TAKEN_BACK_S = 5.0
+_LOOK_S = 0.2
 
 
 @dataclass(eq=False)
@@ -204,16 +205,21 @@ class RuntimeControl:
         except BaseException as error:
             self._failed(under_way, error)
             return
-        under_way.over.wait(min(threading.TIMEOUT_MAX, max(0.0, undertaking.deadline - time.monotonic())))
+        closed = ""
+        while not closed and (left_s := undertaking.deadline - time.monotonic()) > 0:
+            if under_way.over.wait(min(left_s, _LOOK_S)):
+                break
+            # What was brought up for a pool that its owner has closed would keep the next one from its slots.
+            closed = next((pool.name for pool in undertaking.pools if pool.gate.state is PoolState.CLOSED), "")
         with self._lock:
             waits = self._book.find(operation_id).state is OperationState.WAITING_FOR_SAFE_POINT
             if waits:
                 seconds = undertaking.change.command.deadline_s
-                self._end(
-                    under_way,
-                    OperationState.EXPIRED,
-                    f"the driver came to no safe point within {seconds:g} s: it made no call, step or checkpoint",
-                )
+                words = f"the driver came to no safe point within {seconds:g} s: it made no call, step or checkpoint"
+                if closed:
+                    self._end(under_way, OperationState.FAILED, f"pool {closed} was closed meanwhile")
+                else:
+                    self._end(under_way, OperationState.EXPIRED, words)
             never_ran = waits or not undertaking.was_carried_out
         if never_ran:
             undertaking.abandon()

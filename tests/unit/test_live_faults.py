@@ -277,6 +277,18 @@ def test_a_driver_that_ends_while_workers_come_up_or_wait_leaves_nothing(stage: 
     assert scene.cluster.free == ROOMY[0]
 
 
+def test_a_pool_that_is_closed_while_its_change_waits_keeps_no_slots() -> None:
+    scene = Scene(*ROOMY)
+    operation = scene.controller.plane.submit(Resize("pool", "ada", (6,)))
+    assert eventually(lambda: scene.controller.runtime.due is not None)
+    scene.pool.close()
+    assert eventually(lambda: scene.cluster.free == ROOMY[0])
+    failed = scene.controller.plane.operation(operation.id)
+    assert (failed.state, failed.error) == (OperationState.FAILED, "pool pool was closed meanwhile")
+    assert scene.controller.runtime.due is None
+    scene.close()
+
+
 def test_a_second_controller_that_ends_while_its_change_waits_is_not_connected_again() -> None:
     with local_controller() as (first, _):
         with Controller.local() as second:
