@@ -108,13 +108,15 @@ class Controller:
         for index in range(1, total + 1):
             step = Step(index, total)
             self.checkpoint()
-            runtime.step = index
+            before, runtime.step = runtime.step, index
             runtime.bus.emit(StepStarted(runtime.clock.now_ns(), index, total))
             try:
                 yield step
             finally:
                 runtime.bus.emit(StepFinished(runtime.clock.now_ns(), index, tuple(step.metrics.items())))
-                runtime.step = 0
+                # A loop that was left in the middle may be ended late, when another step runs already.
+                if runtime.step == index:
+                    runtime.step = before
 
     def checkpoint(self) -> None:
         """Say that now is a good moment: a live change that waits is made here. Steps and calls are such moments too.

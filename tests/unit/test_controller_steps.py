@@ -27,6 +27,20 @@ def test_steps_are_numbered_from_one_and_marked_in_the_record(local: Local) -> N
     assert [event.index for event in seen.of(StepFinished)] == [1, 2, 3]
 
 
+def test_a_loop_within_a_step_gives_the_step_back_and_one_that_ends_late_takes_none(local: Local) -> None:
+    runtime = local[0].runtime
+    for step in core.steps(2):
+        for _ in core.steps(5):
+            pass
+        assert runtime.step == step.index
+    left = core.steps(9)
+    for _ in range(4):
+        next(left)
+    for step in core.steps(2):
+        left.close()  # type: ignore[attr-defined]
+        assert runtime.step == step.index
+
+
 def test_metrics_of_a_step_are_told_at_its_end(local: Local) -> None:
     for step in core.steps(1):
         step.log(reward=0.5, loss=torch.tensor(1.5))
