@@ -15,7 +15,7 @@ from benchmarks.synth import events, make
 
 pytestmark = pytest.mark.integration
 
-NOT_QUESTIONS = {"open", "close", "path"}
+NOT_QUESTIONS = {"open", "close", "rest", "path"}
 
 
 @pytest.fixture(scope="module")

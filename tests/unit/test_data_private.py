@@ -83,6 +83,8 @@ def test_what_is_small_private_or_nobodys_file_is_to_be_copied(
 def test_a_region_that_was_unmapped_is_looked_up_anew(
     shared: np.ndarray[tuple[int], np.dtype[np.uint8]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Other tests of this process may have left regions of theirs.
+    monkeypatch.setattr(private, "_known", {})
     assert private.private_view(part_of(shared)) is not None
     stale = {region: f"{name} as it was" for region, name in private._known.items()}
     monkeypatch.setattr(private, "_known", stale)
