@@ -121,11 +121,13 @@ class Controller:
     def checkpoint(self) -> None:
         """Say that now is a good moment: a live change that waits is made here. Steps and calls are such moments too.
 
+        A worker says so in vain: the change is the driver's.
+
         Raises:
             KeyboardInterrupt: The driver was interrupted while it waited for calls in flight.
         """
-        if self.runtime.due is not None:
-            self.runtime.due()
+        if (due := self.runtime.due_here) is not None:
+            due()
 
     def pool(self, name: str) -> RayResourcePool:
         """Return a pool that lives, such as one that a split made.
@@ -210,9 +212,8 @@ def control_plane(runtime: Runtime) -> RuntimeControl:
 
 def checkpoint() -> None:
     """Let a live change that waits for the driver be made here; see ``Controller.checkpoint``."""
-    runtime = runtimes.current()
-    if runtime.due is not None:
-        runtime.due()
+    if (due := runtimes.current().due_here) is not None:
+        due()
 
 
 def _name(named: Named | str) -> str:

@@ -13,9 +13,12 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from core.cluster import Cluster
+from core.cluster.base import shares_a_process
 from core.cluster.holdings import Holdings
 from core.errors import UsageError
 from core.events import EventBus
+
+_MAX_NAME = 100
 
 
 class DriverClock:
@@ -140,6 +143,14 @@ class Runtime:
             return self._cluster
 
     @property
+    def due_here(self) -> Callable[[], object] | None:
+        """Return ``due`` where it may be called: not in a worker that shares the driver's process.
+
+        The call that such a worker runs is in flight; a change made there would wait for its own end.
+        """
+        return None if self.due is None or shares_a_process() else self.due
+
+    @property
     def connected(self) -> bool:
         """Whether the cluster has been needed yet."""
         return self._cluster is not None
@@ -160,10 +171,11 @@ class Runtime:
         """Register a pool under ``wanted``, or under "pool", "pool_2", ... when it has no name of its own.
 
         Raises:
-            UsageError: A pool that lives has this name already.
+            UsageError: It is no name, or a pool that lives has it already.
         """
         with self._lock:
             if wanted is not None:
+                checked_name(wanted, "a pool")
                 if wanted in self._pools:
                     raise UsageError(f"a pool named {wanted!r} exists already; close it or choose another name_prefix")
                 name = wanted
@@ -174,9 +186,13 @@ class Runtime:
             return name
 
     def free_pool_name(self, wanted: str) -> str:
-        """Return ``wanted``, or with a number behind it when an earlier pool of this run has had the name."""
+        """Return ``wanted``, or with a number behind it when an earlier pool of this run has had the name.
+
+        One that is too long, made of many pools' names, is cut.
+        """
         with self._lock:
-            return next(name for name in _numbered(wanted) if name not in self._pool_names)
+            stem = wanted[: _MAX_NAME - 10].rstrip()
+            return next(name for name in _numbered(stem) if name not in self._pool_names)
 
     def next_generation(self, pool: str) -> int:
         """Return the number of the next generation of a pool of this name, from 1; never one it had before."""
@@ -190,7 +206,12 @@ class Runtime:
             self._pools.pop(name, None)
 
     def claim_group_name(self, wanted: str) -> str:
-        """Return ``wanted``, or with a number behind it when an earlier group of this run has had the name."""
+        """Return ``wanted``, or with a number behind it when an earlier group of this run has had the name.
+
+        Raises:
+            UsageError: It is no name.
+        """
+        checked_name(wanted, "a group")
         with self._lock:
             name = next(name for name in _numbered(wanted) if name not in self._group_names)
             self._group_names.add(name)
@@ -216,6 +237,19 @@ class Runtime:
             if self._cluster is not None:
                 self._cluster.close()
                 self._cluster = None
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return a name of a pool or a group as it is: it stands in tables, addresses of the REST interface and commands.
+
+    Raises:
+        UsageError: It is empty, too long, or has characters that nobody could read or type.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable() or name != name.strip():
+        raise UsageError(
+            f"{name!r} is no name for {what}; use 1 to {_MAX_NAME} printable characters, with no space at either end"
+        )
+    return name
 
 
 def _numbered(stem: str) -> Iterator[str]:

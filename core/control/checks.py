@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from core.control.world import GroupView, PoolView, World
 from core.errors import LiveStateError, PoolClosedError, PoolSpecError, StateError, UnknownNameError, UsageError
 from core.pool import PoolState
+from core.runtime import checked_name
 from core.worker import Keeping
 
 _MAX_PROCESSES = 1_000_000
@@ -61,8 +62,7 @@ def checked_sizes(sizes: Sequence[int], pool: str) -> tuple[int, ...]:
 def check_new_names(names: Sequence[str], world: World) -> None:
     """Refuse names of pools that are empty, given twice, or taken."""
     for name in names:
-        if not name or len(name) > 100 or not name.isprintable() or name != name.strip():
-            raise UsageError(f"{name!r} is no name for a pool; use 1 to 100 printable characters")
+        checked_name(name, "a pool")
         if names.count(name) > 1:
             raise UsageError(f"two pools cannot both be named {name!r}")
         if name in world.pools:

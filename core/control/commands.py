@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+from core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What every command can say besides what it is.
+
+    ``expected_generation`` refuses the command when its pool has been changed since the asker looked; None skips the
+    check. Past ``deadline_s``, which must be above zero, the operation expires and everything is as before.
+    """
+
+    expected_generation: int | None = None
+    deadline_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse a deadline that is over before it begins.
+
+        Raises:
+            UsageError: ``deadline_s`` is not above zero.
+        """
+        if not self.deadline_s > 0:
+            raise UsageError(
+                f"a {type(self).__name__.lower()} needs a deadline above zero, got deadline_s={self.deadline_s:g}; "
+                f"float('inf') is for none"
+            )
+
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Let no new call on the pool's groups start; other pools go on.
-
-    ``expected_generation`` refuses the command when the pool has been changed since the asker looked; None skips the
-    check. Past ``deadline_s`` the operation expires and the pool goes on as before.
-    """
+class Pause(_Asked):
+    """Let no new call on the pool's groups start; other pools go on."""
 
     pool: str
     who: str
-    expected_generation: int | None = None
-    deadline_s: float = 60.0
+    deadline_s: float = field(default=60.0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(_Asked):
     """Let the pool's groups go on."""
 
     pool: str
     who: str
-    expected_generation: int | None = None
-    deadline_s: float = 60.0
+    deadline_s: float = field(default=60.0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(_Asked):
     """Give the pool other slots: ``process_on_nodes`` processes per node. Its groups are rebuilt on them."""
 
     pool: str
     who: str
     process_on_nodes: tuple[int, ...]
-    expected_generation: int | None = None
-    deadline_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +70,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(_Asked):
     """Make several pools of the pool's slots, in rank order, and give each group a home in one of them."""
 
     pool: str
     who: str
     parts: tuple[Part, ...]
-    expected_generation: int | None = None
-    deadline_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(_Asked):
     """Make one pool of several: all groups go on all slots.
 
     ``expected_generations`` names pools with the generation the asker saw; a pool not in it is not checked.
@@ -72,9 +88,7 @@ class Merge:
     pools: tuple[str, ...]
     name: str
     who: str
-    expected_generation: int | None = None
     expected_generations: tuple[tuple[str, int], ...] = ()
-    deadline_s: float = 120.0
 
     @property
     def pool(self) -> str:
@@ -83,14 +97,12 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Move(_Asked):
     """Rebuild ``group``, and what shares its processes, on the slots of another pool."""
 
     group: str
     pool: str
     who: str
-    expected_generation: int | None = None
-    deadline_s: float = 120.0
 
 
 Command: TypeAlias = Pause | Resume | Resize | Split | Merge | Move

@@ -218,10 +218,34 @@ def _shares(
     batches: Sequence[tuple[str, Any]], world_size: int, how: Uneven, method: str
 ) -> dict[str, tuple[Share, ...]]:
     counts = {name: row_count(value) or 0 for name, value in batches}
-    if len(set(counts.values())) > 1 and any(count % world_size for count in counts.values()):
-        words = ", ".join(f"{name}: {count}" for name, count in counts.items())
+    _require_rows_that_match(counts, world_size, method)
+    return {name: plan_shares(count, world_size, how, f"argument {name} of {method}") for name, count in counts.items()}
+
+
+def _require_rows_that_match(counts: Mapping[str, int], world_size: int, method: str) -> None:
+    """Refuse batches of which no row of one belongs to rows of the other: a rank would get parts of two splits.
+
+    Two rows of one for each row of the other match, as prompts and two answers each do; a batch without rows matches
+    any.
+
+    Raises:
+        ShareError: The batches do not match, or they do and not all divide by the ranks.
+    """
+    if len(set(counts.values())) < 2 or world_size == 1:
+        return
+    words = ", ".join(f"{name}: {count}" for name, count in counts.items())
+    if any(count % world_size for count in counts.values()):
         raise ShareError(
             f"the batches of {method} have different lengths ({words}) and do not all divide by {world_size} ranks; "
             f"they cannot be dealt row by row"
         )
-    return {name: plan_shares(count, world_size, how, f"argument {name} of {method}") for name, count in counts.items()}
+    filled = [(count, name) for name, count in counts.items() if count]
+    (fewest, name) = min(filled)
+    odd = next((other for count, other in filled if count % fewest), None)
+    if odd is not None:
+        raise ShareError(
+            f"arguments {name} and {odd} of {method} have {fewest} and {counts[odd]} rows, which cannot be dealt row "
+            f"by row; pass as many rows of each, or a whole number for each row; core.broadcast(value) sends all of "
+            f"one to every rank, core.per_rank(parts) what you cut yourself",
+            argument=odd,
+        )

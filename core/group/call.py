@@ -84,9 +84,9 @@ def _passed(owner: Calling, method: Method) -> tuple[Crew, ModeRule, int, int]:
     within = _dispatching.gates
     waited_since_ns = 0
     while True:
-        if runtime.due is not None and not within:
+        if not within and (due := runtime.due_here) is not None:
             waited_since_ns = waited_since_ns or runtime.clock.now_ns()
-            runtime.due()
+            due()
         crew = owner.crew_for(method.name)
         rule = rule_for(Call(f"{crew.group}.{method.name}", method.registration, crew.uneven))
         if rule.prepare is not None:
@@ -125,7 +125,7 @@ class _Wanted:
     def __call__(self) -> bool:
         if self._owner._crew is not self._crew:
             return False
-        return self._owner._runtime.due is None or not self._at_border
+        return self._owner._runtime.due_here is None or not self._at_border
 
 
 class _Dispatching(threading.local):

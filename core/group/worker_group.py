@@ -296,7 +296,7 @@ class RayWorkerGroup:
         self._uneven = uneven
         self._role = role
         self._owns_pool = False
-        self.name: str = self._runtime.claim_group_name(name.rstrip("_"))
+        self.name: str = self._runtime.claim_group_name(name.rstrip("_") or name)
         self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
         self._lock: threading.Lock = threading.Lock()
         self._unfinished: dict[int, CallTracker] = {}

@@ -188,10 +188,18 @@ def test_a_type_with_chunk_and_concat_takes_part_and_says_so_when_it_cannot_be_p
 
 
 def test_batches_of_different_lengths_are_dealt_if_each_divides_and_refused_if_not() -> None:
-    deal = deal_rows(2, Arguments((rows(4), rows(2))), None, "m")
+    deal = deal_rows(2, Arguments((rows(4), rows(2)), {"meta_only": rows(0)}), None, "m")
     assert [len(rank.args[1]) for rank in deal.ranks] == [1, 1]
     with pytest.raises(ShareError, match=r"different lengths .*#1: 4, #2: 3"):
         deal_rows(2, Arguments((rows(4), rows(3))), Uneven.PAD, "m")
+
+
+def test_batches_whose_rows_do_not_belong_together_are_refused_with_both_counts() -> None:
+    with pytest.raises(ShareError, match="arguments #1 and values of m have 4 and 6 rows, which cannot") as caught:
+        deal_rows(2, Arguments((rows(4),), {"values": rows(6)}), None, "m")
+    assert caught.value.argument == "values"
+    (alone,) = deal_rows(1, Arguments((rows(4), rows(6))), None, "m").ranks
+    assert [len(batch) for batch in alone.args] == [4, 6]
 
 
 def test_shards_share_no_meta_with_each_other_or_with_the_caller() -> None:

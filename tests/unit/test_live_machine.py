@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -339,7 +339,7 @@ class LiveChanges(RuleBasedStateMachine):
 
 def fields_of(command: Command) -> dict[str, Any]:
     """Return a command's fields by name."""
-    return {name: getattr(command, name) for name in type(command).__slots__}
+    return {one.name: getattr(command, one.name) for one in fields(command)}
 
 
 settled: Callable[..., Any] = settings(
