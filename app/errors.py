@@ -7,6 +7,7 @@ The tree::
     ├── RunFileError               a run's file that cannot be used
     │   ├── RunFileMissingError (FileNotFoundError)
     │   ├── NotARunFileError       something else is in the file
+    │   ├── DamagedFileError       SQLite finds it broken
     │   ├── SchemaVersionError     another Podium wrote it
     │   └── RunLockedError         another driver is writing it
     └── ReaderError                a question to a run's file that was not answered
@@ -46,6 +47,13 @@ class RunFileMissingError(RunFileError, FileNotFoundError):
 @dataclass(eq=False)
 class NotARunFileError(RunFileError):
     """The file holds something other than a run."""
+
+
+@dataclass(eq=False)
+class DamagedFileError(RunFileError):
+    """The file is broken; ``fault`` is the first that SQLite found, in its own words."""
+
+    fault: str = ""
 
 
 @dataclass(eq=False)

@@ -21,7 +21,8 @@ class Death:
 
     ``signal`` is 0 and ``exit_code`` None where they could not be found out; ``oom`` is None when nothing says either
     way; memory is 0 when unknown; ``call_id`` is 0 for a worker that was idle. ``others`` are the other ranks of the
-    group at that moment. A file that was written without reports has empty ones, with ``cause`` as all it knows.
+    group at that moment, less ``n_unreadable_others`` that the file holds in no shape that can be read. A file that was
+    written without reports has empty ones, with ``cause`` as all it knows.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Death:
     others: tuple[RankDoing, ...] = ()
     log_tail: tuple[str, ...] = ()
     policy: str = ""
+    n_unreadable_others: int = 0
 
 
 @dataclass(frozen=True, slots=True)

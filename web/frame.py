@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -65,16 +66,29 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        duration=units.duration,
-        since_start=units.since_start,
-        count=units.count,
-        bytes_size=units.bytes_size,
-        percent=units.percent,
-        rate=units.rate,
-        metric=units.metric,
+    says = (
+        units.duration,
+        units.since_start,
+        units.count,
+        units.bytes_size,
+        units.percent,
+        units.rate,
+        units.metric,
     )
+    environment.filters.update({say.__name__: _or_as_it_is(say) for say in says})
     return environment
+
+
+def _or_as_it_is(say: Callable[[Any], str]) -> Callable[[object], str]:
+    """Return ``say`` for what is no such number, as it is: SQLite keeps a text in a column of numbers."""
+
+    def said(value: object) -> str:
+        try:
+            return say(value)
+        except (TypeError, ValueError, OverflowError):
+            return str(value)
+
+    return said
 
 
 _ENVIRONMENT = _environment()

@@ -54,7 +54,7 @@ def plan_view(text: str) -> PlanView | None:
     try:
         plan = json.loads(text) if text else None
         return _view(plan) if isinstance(plan, Mapping) else None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

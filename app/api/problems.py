@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import ReaderError
+from app.api.answers import as_json
+from app.errors import ReaderError, RunFileError
 from core.errors import (
     CallTimeoutError,
     ClusterUnreachableError,
@@ -78,6 +78,7 @@ _BY_TYPE: tuple[tuple[type[PodiumError], int, str, str], ...] = (
     (GenerationConflictError, 412, "stale-generation", "Changed by somebody else"),
     (LiveStateError, 409, "state-would-be-lost", "A group's state would be lost"),
     (StateError, 409, "state-forbids", "The present state forbids it"),
+    (RunFileError, 503, "unreadable-file", "The run's file cannot be read"),
     (UsageError, 422, "cannot-work", "This can never work"),
 )
 
@@ -156,7 +157,7 @@ def problem_body(problem: Problem, instance: str, request_id: str) -> bytes:
     if problem.errors:
         body["errors"] = problem.errors
     body |= dict(problem.more)
-    return orjson.dumps(body)
+    return as_json(body)
 
 
 def wants_page(accept: str, path: str) -> bool:

@@ -135,7 +135,8 @@ async def _page(
 
     def draw() -> Response:
         frame = _frame(has, who, page, params, live=has.source.run().state == "running")
-        return Response(render(frame), media_type="text/html")
+        # Half of a surrogate pair in a name of the user's is text too, though no UTF-8 can carry it.
+        return Response(render(frame).encode("utf-8", "replace"), media_type="text/html")
 
     return await has.reads.ask(draw)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.store.codes import ERROR, OK, RUNNING, pack_sizes, status_code
+from app.store.texts import MESSAGE, TRACEBACK, bounded, bounded_end
 from app.store.totals import OpenCall
 from core.events import CallAwaited, CallFinished
 
@@ -80,8 +81,8 @@ def finished_row(call: OpenCall, event: CallFinished, started_ns: int, traceback
         event.bytes_in,
         pack_sizes(event.shard_sizes),
         None if error is None else error.type,
-        None if error is None else error.message,
-        error.traceback_text if error is not None and tracebacks else None,
+        None if error is None else bounded(error.message, MESSAGE),
+        bounded_end(error.traceback_text, TRACEBACK) if error is not None and tracebacks else None,
         None if error is None else error.rank,
         event.serialise_ns,
     )
@@ -96,8 +97,8 @@ def awaited_row(event: CallAwaited, started_ns: int, tracebacks: bool) -> tuple[
         event.collect_ns,
         event.unpad_ns,
         error is not None,
-        None if error is None else error.message,
-        error.traceback_text if error is not None and tracebacks else None,
+        None if error is None else bounded(error.message, MESSAGE),
+        bounded_end(error.traceback_text, TRACEBACK) if error is not None and tracebacks else None,
         None if error is None else error.rank,
         None if error is None else error.type,
         event.call_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from app.store.models import Death, Worker
 from app.store.totals import LaneRow
 from core.events import DeathReport, RankState, WorkerEnded
@@ -50,10 +52,20 @@ def pack_others(others: tuple[RankState, ...]) -> str:
     return "\n".join(f"{other.rank}\t{other.seconds:.3f}\t{_one_line(other.state)}" for other in others)
 
 
-def unpack_others(text: str) -> tuple[tuple[int, float, str], ...]:
-    """Return (rank, seconds, state) of each line that ``pack_others`` packed."""
-    lines = [line.split("\t", 2) for line in text.split("\n") if line]
-    return tuple((int(rank), float(seconds), state) for rank, seconds, state in lines)
+def unpack_others(text: str) -> tuple[tuple[tuple[int, float, str], ...], int]:
+    """Return (rank, seconds, state) of each line that ``pack_others`` packed, and how many lines cannot be read."""
+    lines = [line for line in text.split("\n") if line]
+    found = [one for one in map(_other, lines) if one is not None]
+    return tuple(found), len(lines) - len(found)
+
+
+def _other(line: str) -> tuple[int, float, str] | None:
+    rank, _, rest = line.partition("\t")
+    seconds, tab, state = rest.partition("\t")
+    try:
+        return (int(rank), float(seconds), state) if tab and math.isfinite(float(seconds)) else None
+    except ValueError:
+        return None
 
 
 def _lines(lines: tuple[str, ...]) -> str:

@@ -31,6 +31,7 @@ from app.store.models import (
 )
 from app.store.places import Places
 from app.store.sql import column_names, field_names, insert_or_ignore, upsert
+from app.store.texts import LINE, bounded
 from app.store.totals import SPAN_COLUMNS, LaneRow, MethodRow, OpenCall, Totals
 from core.events import (
     CallAwaited,
@@ -331,7 +332,9 @@ class Ledger:
     def _happened(self, at_ns: int, level: str, kind: str, text: str) -> None:
         self._seen(at_ns)
         self._n_events_noted += 1
-        self._events.append((self._n_events_noted, at_ns - self._started_ns, level_code(level), kind, text))
+        self._events.append(
+            (self._n_events_noted, at_ns - self._started_ns, level_code(level), kind, bounded(text, LINE))
+        )
 
     def _seen(self, at_ns: int) -> None:
         if at_ns > self._last_ns:

@@ -22,7 +22,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from app.errors import RunFileMissingError, RunsFolderError, SchemaVersionError
+from app.errors import DamagedFileError, RunFileMissingError, RunsFolderError, SchemaVersionError
 from app.store.lock import FileLock
 from app.store.models import APPLICATION_ID, SCHEMA_REVISION, Record
 from app.store.schema import revision_of
@@ -52,9 +52,10 @@ def upgrade(path: Path) -> Upgraded:
     Raises:
         RunFileMissingError: There is no such file.
         NotARunFileError: The file holds something else.
+        DamagedFileError: SQLite's quick check finds it broken.
         SchemaVersionError: A newer Podium wrote it.
         RunLockedError: A driver is writing it.
-        RunsFolderError: The file is broken, or there is no room, or no right, to write the copy.
+        RunsFolderError: There is no room, or no right, to write the copy.
     """
     if not path.is_file():
         raise RunFileMissingError(f"there is no file {path}", str(path))
@@ -68,6 +69,7 @@ def upgrade(path: Path) -> Upgraded:
             if before not in known_revisions():
                 message = f"{path} has schema {before}, newer than {SCHEMA_REVISION} of this Podium; update Podium"
                 raise SchemaVersionError(message, str(path), before, SCHEMA_REVISION)
+            _check(connection, path)
             copy = _copy(connection, path)
         try:
             with contextlib.closing(sqlite3.connect(copy, isolation_level=None, check_same_thread=False)) as connection:
@@ -114,6 +116,26 @@ def differences(connection: sqlite3.Connection) -> list[Any]:
 
 def _engine(connection: sqlite3.Connection) -> Engine:
     return create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that the file is whole before anything is made of it.
+
+    Raises:
+        DamagedFileError: It is not.
+    """
+    try:
+        (fault,) = connection.execute("PRAGMA main.quick_check(1)").fetchone()
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        fault = str(error)
+    if fault != "ok":
+        fault = fault.strip().splitlines()[-1]
+        message = (
+            f"{path} is damaged ({fault}) and stays as it is; podium db check tells all, podium view shows the rest"
+        )
+        raise DamagedFileError(message, str(path), fault)
 
 
 def _copy(connection: sqlite3.Connection, path: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.store.codes import CANCELLED, DIED, OK, RUNNING, SAID_END, SAID_START, STATUSES, status_code, unpack_sizes
+from app.store.texts import MESSAGE, TRACEBACK, shown
 from app.store.totals import median
 from web.source import CallDetail, CallFilter, CallPage, CallRow, RankSpan
 
@@ -40,7 +41,8 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended:
         return None
     more = connection.execute(
         "SELECT generation, gate_ns, dispatch_ns, execute_ns, wait_ns, collect_ns, unpad_ns, awaited_ns, shard_sizes, "
-        "rows_out, method_id, error_type, error_message, error_traceback, error_rank FROM call WHERE id = ?",
+        f"rows_out, method_id, error_type, {shown('error_message', MESSAGE)}, {shown('error_traceback', TRACEBACK)}, "
+        "error_rank FROM call WHERE id = ?",
         (call_id,),
     ).fetchone()
     spans = _spans(connection, call_id, row[9], row[10]) + _silent(connection, call_id, row[8], row[9] + more[1])

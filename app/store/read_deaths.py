@@ -78,7 +78,8 @@ def _home(connection: sqlite3.Connection, lane_id: int) -> tuple[str, int]:
 
 def _report(row: Sequence[Any]) -> tuple[Any, ...]:
     oom, evidence, memory_bytes, limit_bytes, others, log_tail, policy = row
-    doing = tuple(RankDoing(rank, state, seconds) for rank, seconds, state in unpack_others(others))
+    found, n_unreadable = unpack_others(others)
+    doing = tuple(RankDoing(rank, state, seconds) for rank, seconds, state in found)
     return (
         None if oom is None else bool(oom),
         _lines(evidence),
@@ -87,6 +88,7 @@ def _report(row: Sequence[Any]) -> tuple[Any, ...]:
         doing,
         _lines(log_tail),
         policy,
+        n_unreadable,
     )
 
 

@@ -43,20 +43,23 @@ def pool_generations(connection: sqlite3.Connection) -> tuple[PoolGeneration, ..
 
 def workers(connection: sqlite3.Connection) -> tuple[Worker, ...]:
     """Return every worker the run had, with the last call that it answered."""
+    last = (
+        "FROM rank_span s WHERE s.lane_id = w.lane_id "
+        f"AND s.began_ns BETWEEN w.started_ns AND coalesce(w.ended_ns, {_NEWEST}) ORDER BY s.began_ns DESC LIMIT 1"
+    )
     rows = connection.execute(
         "SELECT g.name, p.name, l.rank, w.local_rank, w.name, w.pid, w.node, w.actor_id, w.devices, w.state, "
-        "w.started_ns, w.ended_ns, w.reason, w.clock_offset_ns, w.clock_error_ns, l.id FROM worker w "
+        "w.started_ns, w.ended_ns, w.reason, w.clock_offset_ns, w.clock_error_ns, "
+        # None where it answered none, or where its spans were pruned.
+        f"coalesce((SELECT s.call_id {last}), 0), "
+        f"coalesce((SELECT m.name FROM method m WHERE m.id = (SELECT s.method_id {last})), '') FROM worker w "
         "JOIN lane l ON l.id = w.lane_id JOIN worker_group g ON g.id = l.group_id "
         "JOIN pool p ON p.id = w.pool_id ORDER BY g.id, l.rank, w.id"
-    ).fetchall()
-    names = dict(connection.execute("SELECT id, name FROM method").fetchall())
-    found = []
-    for row in rows:
-        call_id, method_id = _last_call(connection, row[15], row[10], row[11])
-        clock = (_ms_or_none(row[13]), _ms_or_none(row[14]))
-        life = (ms(row[10]), _ms_or_none(row[11]), row[12])
-        found.append(Worker(*(*row[:10], *life, *clock, call_id, names.get(method_id, ""))))
-    return tuple(found)
+    )
+    return tuple(
+        Worker(*(*row[:10], ms(row[10]), _ms_or_none(row[11]), row[12], *map(_ms_or_none, row[13:15]), *row[15:]))
+        for row in rows
+    )
 
 
 def operations(connection: sqlite3.Connection, limit: int, cursor: str | None) -> tuple[Operation, ...]:
@@ -78,16 +81,6 @@ def audit_entries(connection: sqlite3.Connection, limit: int, cursor: int | None
         (_NEWEST if cursor is None else cursor, limit),
     )
     return tuple(AuditEntry(row[0], ms(row[1]), *row[2:]) for row in rows)
-
-
-def _last_call(connection: sqlite3.Connection, lane_id: int, started_ns: int, ended_ns: int | None) -> tuple[int, int]:
-    """Return the last call that a worker answered and its method, zeros when it answered none or it was pruned."""
-    row = connection.execute(
-        "SELECT call_id, method_id FROM rank_span WHERE lane_id = ? AND began_ns BETWEEN ? AND ? "
-        "ORDER BY began_ns DESC LIMIT 1",
-        (lane_id, started_ns, _NEWEST if ended_ns is None else ended_ns),
-    ).fetchone()
-    return (0, 0) if row is None else (row[0], row[1])
 
 
 def _slots(text: str) -> tuple[Slot, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 from app.store.codes import LEVELS, RUNNING, STATUSES
 from app.store.read_calls import ms
 from app.store.read_heat import heat_from_rolls, heat_from_spans
+from app.store.texts import shown
 from app.store.windows import (
     MAX_RAW_SPANS,
     N_BEFORE,
@@ -24,6 +25,7 @@ from app.store.windows import (
 from web.source import MAX_BARS, Bars, DriverBars, Happening, Heat, Step, Timeline
 
 _N_MARKERS = 200
+_MARKER = 500
 MAX_STEPS_DRAWN = 400
 MAX_STEPS_LISTED = 2_000
 # Failed calls are seen as bars already.
@@ -197,7 +199,7 @@ def _waited(row: tuple[Any, ...], end_ns: int) -> int:
 
 def _markers(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> tuple[Happening, ...]:
     rows = connection.execute(
-        f"SELECT id, at_ns, level, kind, text FROM event WHERE at_ns BETWEEN ? AND ? AND {_MARKED} "
+        f"SELECT id, at_ns, level, kind, {shown('text', _MARKER)} FROM event WHERE at_ns BETWEEN ? AND ? AND {_MARKED} "
         "ORDER BY at_ns DESC LIMIT ?",
         (from_ns, to_ns, _N_MARKERS),
     ).fetchall()

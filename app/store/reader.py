@@ -16,6 +16,7 @@ from app.store.codes import LEVELS, never_ended_code
 from app.store.lock import is_free
 from app.store.read_calls import ms
 from app.store.readpool import ReadPool
+from app.store.texts import shown
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
@@ -310,7 +311,7 @@ def _ranks(connection: sqlite3.Connection) -> tuple[RankTotal, ...]:
 
 def _happenings(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[Happening, ...]:
     rows = connection.execute(
-        "SELECT id, at_ns, level, kind, text FROM event WHERE id < ? ORDER BY id DESC LIMIT ?",
+        f"SELECT id, at_ns, level, kind, {shown('text')} FROM event WHERE id < ? ORDER BY id DESC LIMIT ?",
         (2**62 if cursor is None else cursor, limit),
     )
     return tuple(Happening(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in rows)

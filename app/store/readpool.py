@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import sqlite3
 import threading
@@ -18,6 +19,9 @@ from app.store.schema import check_schema
 
 # SQLite asks whether to go on after about this many of its own instructions, which is about a millisecond.
 _STEPS_BETWEEN_LOOKS = 10_000
+_MISFITS = (TypeError, ValueError, ArithmeticError, AttributeError)
+
+_log = logging.getLogger("podium.store")
 
 
 class ReadPool:
@@ -43,7 +47,7 @@ class ReadPool:
             RunFileMissingError: There is no such file.
             NotARunFileError: It holds something else.
             SchemaVersionError: Another Podium wrote it.
-            RunFileError: It cannot be read, or the pool is closed.
+            RunFileError: It cannot be read, holds what does not fit, or the pool is closed.
         """
         if self._closed:
             raise RunFileError(f"the reader of {self._path} is closed", str(self._path))
@@ -56,6 +60,11 @@ class ReadPool:
             yield from self._ask(connection)
         except sqlite3.Error as error:
             raise RunFileError(f"cannot read {self._path}: {error}", str(self._path)) from error
+        except _MISFITS as error:
+            # SQLite keeps a text in a column of numbers: a file from somebody else may hold one.
+            _log.warning("%s holds something that does not fit", self._path, exc_info=True)
+            message = f"{self._path} holds something that does not fit where it stands: {error}; podium db check looks"
+            raise RunFileError(message, str(self._path)) from error
         finally:
             self._give_back(connection)
 
@@ -124,6 +133,8 @@ class ReadPool:
     def _opened(self, options: str) -> sqlite3.Connection:
         uri = f"file:{urllib.parse.quote(str(self._path.absolute()))}?{options}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        # Text that is no UTF-8 is a fault of that text alone: what surrounds it can be shown.
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         try:
             connection.execute("PRAGMA busy_timeout = 250")
             if check_schema(connection, self._path) != SCHEMA_REVISION:

@@ -14,10 +14,11 @@ import orjson
 import pytest
 
 from app.cli.program import main
-from app.errors import RunsFolderError
+from app.errors import DamagedFileError, RunsFolderError
 from app.store import migrate
 from app.store.facts import RunFacts
 from app.store.lock import FileLock
+from app.store.migrate import upgrade
 from app.store.models import SCHEMA_REVISION
 from app.store.reader import Reader
 from app.store.schema import revision_of
@@ -96,8 +97,13 @@ def test_a_broken_file_is_a_line_and_no_traceback(
     spoil(old, "call")
     before = old.read_bytes()
     assert main(["db", "upgrade", str(old)]) == 1
-    assert "malformed; it is as it was" in capsys.readouterr().err
+    assert f"{old} is damaged (" in capsys.readouterr().err
     assert old.read_bytes() == before
+    assert [name.name for name in tmp_path.glob("*.upgrading")] == []
+    with pytest.raises(DamagedFileError) as caught:
+        upgrade(old)
+    assert caught.value.path == str(old)
+    assert caught.value.fault
 
 
 def spoil(path: Path, table: str) -> None:

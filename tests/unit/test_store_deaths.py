@@ -57,7 +57,7 @@ def test_a_death_is_a_row_with_all_of_its_report_and_asks_for_a_commit_that_surv
     assert (row["cause"], row["signal"], row["exit_code"], row["oom"]) == (REPORT.cause, 9, None, False)
     assert row["evidence"].split("\n") == list(REPORT.evidence)
     assert row["log_tail"].split("\n") == ["step 7", "loss 0.3"]
-    assert unpack_others(row["others"]) == ((0, 1.25, "in update"), (2, 0.5, "answered"))
+    assert unpack_others(row["others"]) == (((0, 1.25, "in update"), (2, 0.5, "answered")), 0)
     assert (row["policy"], row["method"], row["call_id"]) == ("raise", "update", 7)
     assert row["worker_id"] == rows(batch, "worker")[1]["id"]
 
@@ -88,8 +88,13 @@ def test_a_worker_that_was_closed_on_purpose_is_no_death() -> None:
 
 def test_states_with_odd_characters_survive_packing() -> None:
     odd = (RankState(3, "in a\tb\nc", 0.0),)
-    assert unpack_others(pack_others(odd)) == ((3, 0.0, "in a\tb c"),)
-    assert unpack_others("") == ()
+    assert unpack_others(pack_others(odd)) == (((3, 0.0, "in a\tb c"),), 0)
+    assert unpack_others("") == ((), 0)
+
+
+def test_a_line_that_cannot_be_read_is_counted_and_the_others_are_kept() -> None:
+    lines = "0\t1.5\tidle\nx\t1\tidle\n1\tnan\tidle\n2\n\t\t\n3\t2\tdead"
+    assert unpack_others(lines) == (((0, 1.5, "idle"), (3, 2.0, "dead")), 4)
 
 
 def test_a_stall_is_a_line_and_the_last_telling_of_it_is_kept() -> None:
