@@ -18,7 +18,7 @@ from pathlib import Path
 
 from app.store.reader import Reader
 from benchmarks.synth import make
-from web.source import CallFilter
+from web.calls import CallFilter
 
 TARGET_MS = 100.0
 _SMALL_CALLS, _RANKS = 10_000, 8

@@ -13,6 +13,7 @@ from app.api import Tokens, create_app
 from app.settings import Limits, ServerSettings
 from app.store.facts import AuditFacts
 from tests.app_plane import STARTED_NS, MemoryPlane
+from web import calls
 from web import source as web
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
@@ -45,9 +46,9 @@ def some_run(**changes: object) -> web.Run:
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def some_call(call_id: int, method: str = "generate", status: str = "ok") -> web.CallRow:
+def some_call(call_id: int, method: str = "generate", status: str = "ok") -> calls.CallRow:
     """Return one call of the group "rollout"."""
-    return web.CallRow(
+    return calls.CallRow(
         id=call_id,
         group="rollout",
         pool="pool",
@@ -71,7 +72,7 @@ class MemorySource:
     """A run whose record is lists; ``seq`` grows when a test says so."""
 
     the_run: web.Run = field(default_factory=some_run)
-    rows: list[web.CallRow] = field(default_factory=lambda: [some_call(i) for i in range(25, 0, -1)])
+    rows: list[calls.CallRow] = field(default_factory=lambda: [some_call(i) for i in range(25, 0, -1)])
     the_pools: list[web.Pool] = field(default_factory=lambda: [web.Pool("pool", "active", 1, (2,), 2, ("rollout",))])
     ops: list[web.Operation] = field(default_factory=list)
     events: list[web.Happening] = field(
@@ -105,16 +106,16 @@ class MemorySource:
         bars = web.Bars([0], [1], [0], [100.0], [150.0], [1.0], ["ok"])
         return web.Timeline(begin, end, self.the_run.duration_ms, "bars", (lane,), ("rollout.generate",), bars)
 
-    def call(self, call_id: int) -> web.CallDetail | None:
+    def call(self, call_id: int) -> calls.CallDetail | None:
         for row in self.rows:
             if row.id == call_id:
-                span = web.RankSpan(0, "node-a", 100.0, 101.0, 149.0, 150.0, 0.1, "ok", 6, 6, 500, 1000)
-                return web.CallDetail(
+                span = calls.RankSpan(0, "node-a", 100.0, 101.0, 149.0, 150.0, 0.1, "ok", 6, 6, 500, 1000)
+                return calls.CallDetail(
                     row, 1, 0.0, 1.0, 1.0, 46.0, 1.0, 1.0, None, (6, 6), 10, (span,), 0, 48.0, 48.0, None, None
                 )
         return None
 
-    def calls(self, limit: int, cursor: int | None, narrowed: web.CallFilter) -> web.CallPage:
+    def calls(self, limit: int, cursor: int | None, narrowed: calls.CallFilter) -> calls.CallPage:
         found = [
             row
             for row in self.rows
@@ -124,7 +125,7 @@ class MemorySource:
             and narrowed.status in {"", row.status}
             and narrowed.step in {None, row.step}
         ]
-        return web.CallPage(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
+        return calls.CallPage(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
 
     def pools(self) -> tuple[web.Pool, ...]:
         return tuple(self.the_pools)

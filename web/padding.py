@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from web.calls import CallFilter, CallRow
 from web.frame import Frame, render
-from web.source import CallFilter, CallRow, MethodTotal, RunSource
+from web.source import MethodTotal, RunSource
 
 N_CALLS_BY_STEP = 500
 

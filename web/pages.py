@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from web.calls import CallDetail, CallFilter
 from web.figures import figure_specs
 from web.frame import Frame, render, render_without_run
 from web.phases import PHASES, shares_of_call, shares_of_wall_time
-from web.source import CallDetail, CallFilter, Overview, RunSource, Step, Worker
+from web.source import Overview, RunSource, Step, Worker
 from web.spans import rank_rows
 
 STATIC_DIR = Path(__file__).parent / "static"

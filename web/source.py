@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from web.calls import CallSource
 from web.changes import ChangeSource
 from web.deaths import DeathSource
 from web.groups import GroupSource
@@ -289,99 +290,7 @@ class Timeline:
 MAX_BARS = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """A call in a list. ``status`` is running, ok, error, died or cancelled.
-
-    A call that was in flight when the driver died has died with it.
-    """
-
-    id: int
-    group: str
-    pool: str
-    method: str
-    dispatch_mode: str
-    execute_mode: str
-    blocking: bool
-    step: int
-    status: str
-    started_ms: float
-    duration_ms: float
-    rows: int
-    padding_rows: int
-    bytes_out: int
-    bytes_in: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankSpan:
-    """One rank's part of a call, in ms since the run's start; None where the rank never said.
-
-    ``queued_ms`` = started - submitted, ``ran_ms`` = finished - started, ``fetched_ms`` = ready - finished.
-    ``outside`` says that the aligned span sticks out of its call by more than the clocks' error.
-    """
-
-    rank: int
-    node: str
-    submitted_ms: float
-    started_ms: float | None
-    finished_ms: float | None
-    ready_ms: float | None
-    clock_error_ms: float
-    status: str
-    rows_in: int
-    rows_out: int
-    bytes_in: int
-    bytes_out: int
-    outside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CallDetail:
-    """Everything on the page of one call. ``shard_sizes`` are rows per rank, padding included."""
-
-    call: CallRow
-    generation: int
-    gate_ms: float
-    dispatch_ms: float
-    execute_ms: float
-    wait_ms: float
-    collect_ms: float
-    unpad_ms: float
-    awaited_ms: float | None
-    shard_sizes: tuple[int, ...]
-    rows_out: int
-    spans: tuple[RankSpan, ...]
-    slowest_rank: int | None
-    median_ms: float
-    max_ms: float
-    previous_id: int | None
-    next_id: int | None
-    error_type: str = ""
-    error_message: str = ""
-    error_traceback: str = ""
-    error_rank: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class CallPage:
-    """A page of the list of calls, newest first; ``next_cursor`` is None on the last one."""
-
-    items: tuple[CallRow, ...]
-    next_cursor: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class CallFilter:
-    """What the list of calls is narrowed to; empty means all."""
-
-    group: str = ""
-    method: str = ""
-    status: str = ""
-    step: int | None = None
-
-
-class RunSource(DeathSource, ChangeSource, LatencySource, GroupSource, Protocol):
+class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSource, Protocol):
     """Answers about one run. Every method may be called from several threads at once."""
 
     def run(self) -> Run:
@@ -398,14 +307,6 @@ class RunSource(DeathSource, ChangeSource, LatencySource, GroupSource, Protocol)
 
     def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
         """Return the window ``[from_ms, to_ms]`` for a figure ``px`` wide; None is the run's start or its end."""
-        ...
-
-    def call(self, call_id: int) -> CallDetail | None:
-        """Return one call with its ranks, or None when there is no such call."""
-        ...
-
-    def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
-        """Return calls newest first, those with an id below ``cursor``."""
         ...
 
     def pools(self) -> tuple[Pool, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.source import CallDetail, RankSpan
+from web.calls import CallDetail, RankSpan
 
 
 @dataclass(frozen=True, slots=True)

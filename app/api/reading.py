@@ -17,7 +17,7 @@ from app.api.problems import ProblemError, not_found
 from app.api.tokens import Scope
 from app.api.views import operation_view, pool_view
 from core.control import commands
-from web import source
+from web import calls, source
 from web.groups import Group
 
 router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
@@ -138,10 +138,10 @@ async def get_timeline(has: With, run_id: RunId, asked: Annotated[TimelineAsked,
     return await has.reads.ask(ask)
 
 
-@router.get("/calls", operation_id="list_calls", tags=["calls"], responses={200: {"model": source.CallPage}})
+@router.get("/calls", operation_id="list_calls", tags=["calls"], responses={200: {"model": calls.CallPage}})
 async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
     """List calls, newest first."""
-    narrowed = source.CallFilter(asked.group, asked.method, asked.status, asked.step)
+    narrowed = calls.CallFilter(asked.group, asked.method, asked.status, asked.step)
     return await has.reads.ask(lambda: json_answer(has.source.calls(asked.limit, asked.cursor, narrowed)))
 
 
@@ -150,7 +150,7 @@ async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Respon
     operation_id="get_call",
     tags=["calls"],
     dependencies=_NO_QUERY,
-    responses={200: {"model": source.CallDetail}},
+    responses={200: {"model": calls.CallDetail}},
 )
 async def get_call(has: With, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
     """Return one call with its ranks."""

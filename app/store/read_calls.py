@@ -10,7 +10,7 @@ from typing import Any
 from app.store.codes import CANCELLED, DIED, OK, RUNNING, SAID_END, SAID_START, STATUSES, status_code, unpack_sizes
 from app.store.texts import MESSAGE, TRACEBACK, shown
 from app.store.totals import median
-from web.source import CallDetail, CallFilter, CallPage, CallRow, RankSpan
+from web.calls import CallDetail, CallFilter, CallPage, CallRow, RankSpan
 
 _ROW = (
     "SELECT c.id, g.name, coalesce(p.name, ''), m.name, d.text, e.text, c.blocking, c.step, c.status, c.started_ns, "

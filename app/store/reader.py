@@ -17,14 +17,12 @@ from app.store.lock import is_free
 from app.store.read_calls import ms
 from app.store.readpool import ReadPool
 from app.store.texts import shown
+from web.calls import CallDetail, CallFilter, CallPage
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
 from web.latency import LatencyMap, MethodLatency
 from web.source import (
-    CallDetail,
-    CallFilter,
-    CallPage,
     Gap,
     Happening,
     MethodTotal,

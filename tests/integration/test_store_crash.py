@@ -18,7 +18,7 @@ from app.store.lock import is_free
 from app.store.reader import STALE_NS, Reader
 from app.store.writer import Writer
 from tests.store_scene import facts
-from web.source import CallFilter
+from web.calls import CallFilter
 
 pytestmark = pytest.mark.integration
 

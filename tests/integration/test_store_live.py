@@ -19,7 +19,7 @@ from core.errors import WorkerDiedError
 from core.testing import local_controller
 from tests.live_workers import Counting
 from tests.store_scene import facts
-from web.source import CallFilter
+from web.calls import CallFilter
 
 pytestmark = pytest.mark.integration
 

@@ -28,7 +28,8 @@ from app.store.readpool import ReadPool
 from app.store.writer import Writer, WriterOptions
 from core.events import CallAwaited, ErrorFacts, Event, GroupClosed, Notice, OperationChanged, StepFinished, StepStarted
 from tests.store_scene import MS, S, at, facts, finished, one_call, people, silent_span, span, started
-from web.source import MAX_BARS, CallFilter, Heat, RunSource, Timeline
+from web.calls import CallFilter
+from web.source import MAX_BARS, Heat, RunSource, Timeline
 
 pytestmark = pytest.mark.integration
 

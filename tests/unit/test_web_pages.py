@@ -12,8 +12,9 @@ import pytest
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
+from web.calls import CallDetail, CallFilter
 from web.frame import Frame
-from web.source import CallDetail, CallFilter, Overview, Run, Step
+from web.source import Overview, Run, Step
 
 NOW_MS = 150_000.0
 VOID = {"meta", "link", "br", "img", "input", "hr"}

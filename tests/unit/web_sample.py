@@ -13,6 +13,7 @@ from dataclasses import replace
 from tests.unit import web_sample_life
 from tests.unit.web_sample_calls import EVIL, GROUPS, METHODS, POOLS, SampleCall, sample_calls
 from tests.unit.web_sample_life import CRASH_TEXT
+from web.calls import CallDetail, CallFilter, CallPage, RankSpan
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
@@ -20,9 +21,6 @@ from web.latency import LatencyMap, MethodLatency
 from web.source import (
     MAX_BARS,
     Bars,
-    CallDetail,
-    CallFilter,
-    CallPage,
     DriverBars,
     Gap,
     Happening,
@@ -32,7 +30,6 @@ from web.source import (
     Operation,
     Overview,
     Pool,
-    RankSpan,
     RankTotal,
     RecorderState,
     Run,
