@@ -132,8 +132,12 @@ class Deaths:
         for case in self.looked_into():
             if case.error is not None and case.error.rank in ranks:
                 way_out = "make another group, or one with on_death='restart'"
-                if self.policy_of(case.crew).on_death is OnDeath.RESTART:
-                    way_out = "the group was restarted as often as it may be (max_restarts)"
+                policy = self.policy_of(case.crew)
+                if policy.on_death is OnDeath.RESTART:
+                    way_out = (
+                        f"its group was restarted as often as it may be (max_restarts={policy.max_restarts}, tries "
+                        f"that failed among them); make another group, with more restarts if that helps"
+                    )
                 message = f"{case.error.message}; {method} was asked of no rank; {way_out}"
                 raise replace(case.error, message=message, method=method)
 

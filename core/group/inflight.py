@@ -57,6 +57,11 @@ def calls_in_flight(runtime: Runtime, own: bool = False) -> tuple[CallInFlight, 
     return tuple(_seen(tracker, now_ns, first) for tracker in sorted(trackers, key=lambda one: one.facts.call_id))
 
 
+def ranks_out(runtime: Runtime) -> set[tuple[str, int]]:
+    """Return the groups' ranks that some call waits for."""
+    return {(call.group, out.rank) for call in calls_in_flight(runtime) for out in call.out}
+
+
 def states_of(runtime: Runtime, group: str, world_size: int, dead: Container[int] = ()) -> tuple[RankState, ...]:
     """Return what each rank of a group is doing, as far as the driver can know."""
     calls = [call for call in calls_in_flight(runtime) if call.group == group]

@@ -70,12 +70,15 @@ class Care:
 
 
 class Restarts:
-    """How often a group was restarted, the lock under which it is, and which crew saved what until that is done."""
+    """How often a group's restart was tried, the lock under which it is, and which crew saved what until one is done.
+
+    Every try counts, also one whose workers did not come up: a constructor that fails each time must come to an end.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
         self.lock = threading.Lock()
-        self.n_done = 0
+        self.n_tried = 0
         self.saved: tuple[object, object] | None = None
 
 

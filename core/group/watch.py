@@ -24,7 +24,7 @@ from core.errors import WorkerDiedError
 from core.events import CallStalled
 from core.group.announce import tell_clock
 from core.group.evidence import exit_status, process_state, rss_bytes, zombie_status
-from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words
+from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words, ranks_out
 from core.group.policy import LOOK_S
 from core.group.stall import Stalls
 from core.runtime import Runtime
@@ -288,7 +288,10 @@ class Watch:
 
     def _told(self, watched: _Watched, error: WorkerDiedError | None) -> None:
         watched.ended.set()
-        for crew, rank in watched.crews():
+        runtime = self._runtime()
+        out = set() if runtime is None else ranks_out(runtime)
+        # Of the groups that share the process the one whose call is out is heard first: its report is said aloud.
+        for crew, rank in sorted(watched.crews(), key=lambda one: (one[0].group, one[1]) not in out):
             crew.deaths.hear(rank, error)
 
     def _ended(self, watched: _Watched) -> None:

@@ -3,7 +3,7 @@
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts
 from core.worker.fused import FusedWorker
 from core.worker.header import Header, plain_answer_name
-from core.worker.keeping import Keeping, hands_over, keeping, unkept
+from core.worker.keeping import Keeping, hands_over, keeping, savers, unkept
 from core.worker.live import Reconfigures, ReplicatedState, SavesState
 from core.worker.shell import WorkerIdentity, self_built_class, shell_class
 from core.worker.traces import Traces
@@ -24,6 +24,7 @@ __all__ = [
     "hands_over",
     "keeping",
     "plain_answer_name",
+    "savers",
     "self_built_class",
     "shell_class",
     "unkept",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from core.dispatch import MAGIC_ATTR, registration_of
 from core.errors import RegistrationError
-from core.worker.live import SavesState, can_call
+from core.worker.live import ReplicatedState, SavesState, can_call
 from core.worker.worker import Worker
 
 
@@ -46,10 +46,17 @@ class FusedWorker(Worker):
         """Return what each role saves; see ``core.worker.live``."""
         return {role: worker.save_state() for role, worker in self._savers()}
 
-    def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Hand each role what it saved."""
+    def save_replica(self) -> dict[str, Any]:
+        """Return what each role saves, of replicated ones this rank's replica: rank 0 may be gone."""
+        return {
+            role: worker.save_replica() if isinstance(worker, ReplicatedState) else worker.save_state()
+            for role, worker in self._savers()
+        }
+
+    def load_state(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+        """Hand each role what it saved; None stands for all roles of a rank that died."""
         for role, worker in self._savers():
-            worker.load_state([state[role] for state in states])
+            worker.load_state([None if state is None else state[role] for state in states])
 
     def _savers(self) -> list[tuple[str, SavesState]]:
         """Return the roles whose state is carried over; a method of that name may be something else."""

@@ -28,7 +28,7 @@ def keeping(user_class: type) -> Keeping:
         return Keeping.STATE
     if not issubclass(user_class, FusedWorker):
         return Keeping.NOTHING
-    roles = [role.user_class for role in user_class.podium_roles.values()]
+    roles = _parts(user_class)
     if all(keeping(role) is Keeping.STATELESS for role in roles):
         return Keeping.STATELESS
     kept = all(keeping(role) is Keeping.STATELESS or hands_over(role) for role in roles)
@@ -40,12 +40,24 @@ def hands_over(user_class: type) -> bool:
     return _own(user_class, "save_state", 0) and _own(user_class, "load_state", 1)
 
 
+def savers(user_class: type) -> tuple[type, ...]:
+    """Return the classes that can hand their state to other processes: of roles, when they share a process."""
+    classes = (user_class,) if hands_over(user_class) else _parts(user_class)
+    return tuple(one for one in classes if keeping(one) is not Keeping.STATELESS and hands_over(one))
+
+
 def unkept(user_class: type) -> tuple[str, ...]:
     """Return the names of the classes whose state would be lost: of roles, when they share a process."""
+    kept = savers(user_class)
+    classes = kept if user_class in kept else _parts(user_class)
+    return tuple(one.__name__ for one in classes if keeping(one) is not Keeping.STATELESS and one not in kept)
+
+
+def _parts(user_class: type) -> tuple[type, ...]:
+    """Return the classes of the roles in a process, or the class itself where there are none."""
     if not issubclass(user_class, FusedWorker):
-        return (user_class.__name__,)
-    roles = [role.user_class for role in user_class.podium_roles.values()]
-    return tuple(role.__name__ for role in roles if keeping(role) is not Keeping.STATELESS and not hands_over(role))
+        return (user_class,)
+    return tuple(role.user_class for role in user_class.podium_roles.values())
 
 
 def _own(user_class: type, name: str, n_arguments: int) -> bool:

@@ -1,4 +1,4 @@
-"""Deaths of real processes, one after another in one group of four: heard, explained, on file. Ends with none alive."""
+"""Deaths of real processes, one after another in one group of four: heard, explained, on file; then a restart."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 import core
 from app.recorder import Recorder, start_run
-from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+from core import (
+    Dispatch,
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    ReplicatedState,
+    Worker,
+    create_colocated_worker_cls,
+    register,
+)
 from core.errors import CallTimeoutError, WorkerDiedError
-from core.events import CallStalled, WorkerEnded
+from core.events import CallStalled, GroupRebuilt, WorkerEnded
 from core.group.inflight import calls_in_flight
 from core.group.stacks import dump
 from core.runtime import Runtime
@@ -49,6 +59,52 @@ class Long(Worker):
         """Leave a crash in the log."""
         print("about to crash", flush=True)
         os.abort()
+
+
+class Actor(ReplicatedState, Worker):
+    """Holds weights that are equal on all ranks, and that no new worker has."""
+
+    replicated_values = ("n_steps",)
+
+    def __init__(self) -> None:
+        """Begin untrained."""
+        super().__init__()
+        self.model = torch.nn.Linear(1, 1)
+        torch.nn.init.zeros_(self.model.weight)
+        self.n_steps = 0
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def train(self, dies: int = -1) -> tuple[int, float, int]:
+        """Make a step; return how many there were, the weight and the process. One rank may die in it."""
+        if self.rank == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.n_steps += 1
+        with torch.no_grad():
+            self.model.weight += 0.5
+        return self.n_steps, self.model.weight.item(), os.getpid()
+
+
+class Buffer(Worker):
+    """Holds rows of its own on each rank."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        super().__init__()
+        self.rows: list[int] = []
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def keep(self, row: int) -> list[int]:
+        """Keep a row; return all."""
+        self.rows.append(100 * self.rank + row)
+        return self.rows
+
+    def save_state(self) -> list[int]:
+        """Return the rows."""
+        return self.rows
+
+    def load_state(self, states: list[list[int] | None]) -> None:
+        """Take over the own rank's; those of a rank that died are lost."""
+        self.rows = states[self.rank] or []
 
 
 def eventually(true: Callable[[], bool], timeout_s: float) -> bool:
@@ -206,3 +262,43 @@ def test_a_worker_that_is_killed_while_it_is_stopped_has_died(scene: Scene) -> N
     assert "signal 9 (SIGKILL)" in death.reason
     deaths = [event.rank for event in scene.seen.of(WorkerEnded) if event.died]
     assert sorted(deaths) == [0, 1, 2, 3]
+
+
+def test_a_group_is_restarted_with_its_state_as_often_as_it_may_be_and_then_raises(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = RayResourcePool([2], use_gpu=False, max_colocate_count=1)
+    roles = {"actor": RayClassWithInitArgs(Actor), "buffer": RayClassWithInitArgs(Buffer)}
+    colocated = create_colocated_worker_cls(roles)
+    with RayWorkerGroup(pool, colocated, name_prefix="both", on_death="restart", max_restarts=2) as group:
+        actor, buffer = group.spawn(roles).values()
+        assert [told[:2] for told in actor.train()] == [(1, 0.5)] * 2
+        assert buffer.keep(1) == [[1], [101]]
+        # In its method: rank 0, whose replica would be saved; what the call had done on rank 1 is done.
+        with pytest.raises(WorkerDiedError, match="in train") as caught:
+            actor.train(dies=0)
+        assert (caught.value.rank, caught.value.signal) == (0, 9)
+        assert eventually(lambda: not calls_in_flight(scene.runtime), 20)
+        trained = actor.train()
+        assert [told[:2] for told in trained] == [(3, 1.5)] * 2
+        assert buffer.keep(2) == [[2], [101, 102]]
+        # While it idles: rank 1, heard of only as the next call is made.
+        os.kill(trained[1][2], signal.SIGKILL)
+        assert eventually(lambda: not os.path.exists(f"/proc/{trained[1][2]}"), 30)
+        assert eventually(lambda: 1 in group.crew_for("train").dead, 5)
+        assert [told[:2] for told in actor.train()] == [(4, 2.0)] * 2
+        assert buffer.keep(3) == [[2, 3], [103]]
+        with pytest.raises(WorkerDiedError, match="in train"):
+            actor.train(dies=1)
+        with pytest.raises(WorkerDiedError, match=r"was asked of no rank; .*max_restarts=2"):
+            actor.train()
+    pool.close()
+    # The role that was in a call speaks for the process.
+    assert "in        call" in capsys.readouterr().err
+    reasons = [f"restarted after rank {rank} died, with the survivors' state" for rank in (0, 1)]
+    assert [event.reason for event in scene.seen.of(GroupRebuilt) if event.group == "actor"] == reasons
+    assert scene.recorder.flush()
+    told = "SELECT {} FROM {} JOIN worker_group g ON g.id = group_id WHERE g.name = 'actor' ORDER BY at_ns"
+    with closing(sqlite3.connect(f"file:{scene.recorder.path}?mode=ro", uri=True)) as connection:
+        assert connection.execute(told.format("rank, call_id > 0", "death")).fetchall() == [(0, 1), (1, 0), (1, 1)]
+        assert [row[0] for row in connection.execute(told.format("reason", "group_generation"))][1:] == reasons

@@ -10,10 +10,19 @@ import pytest
 import torch
 
 import core
-from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+from core import (
+    Dispatch,
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    Worker,
+    create_colocated_worker_cls,
+    register,
+)
 from core.errors import UsageError, WorkerDiedError, WorkerStartError
 from core.events import CallStarted, GroupRebuilt, Notice, WorkerEnded, WorkerStarted
 from core.group import restart
+from core.group.rebuild import Prepared, hand_over
 from core.testing import RecordingObserver, local_controller
 from core.worker.live import ReplicatedState
 
@@ -68,6 +77,19 @@ class Needy(Saved):
         super().load_state(states)
 
 
+class Wary(Saved):
+    """Raises in ``load_state`` as often as a test wants."""
+
+    n_raises: ClassVar[int] = 0
+
+    def load_state(self, states: list[int | None]) -> None:
+        """Raise on rank 0, or take the state over."""
+        if self.rank == 0 and Wary.n_raises > 0:
+            Wary.n_raises -= 1
+            raise ConnectionError("connection reset by peer")
+        super().load_state(states)
+
+
 class Replicated(ReplicatedState, Counter):
     """Holds the same on every rank."""
 
@@ -88,7 +110,7 @@ class Replicated(ReplicatedState, Counter):
 def seen() -> Iterator[RecordingObserver]:
     Counter.gate.clear()
     Counter.faults.clear()
-    Counter.n_runs = 0
+    Counter.n_runs = Wary.n_raises = 0
     with local_controller() as (_, observer):
         try:
             yield observer
@@ -208,6 +230,110 @@ def test_state_outlives_new_workers_that_do_not_come_up(seen: RecordingObserver)
     assert one.add() == [(0, 2), (1, 2), (2, 2)]
     assert "with the survivors' state" in seen.of(GroupRebuilt)[-1].reason
     assert one._restarts.saved is None
+
+
+def test_ends_are_told_once_however_often_a_restart_is_tried(seen: RecordingObserver) -> None:
+    one = group(Counter)
+    kill(one, 0, seen)
+    Counter.faults.append("no memory left")
+    with pytest.raises(WorkerStartError):
+        one.add()
+    assert seen.of(Notice)[-1].text.startswith("restart 1 of 3 of group g failed, the next call tries again: ")
+    one.add()
+    assert [(event.rank, event.died) for event in seen.of(WorkerEnded)] == [(0, True), (1, False), (2, False)]
+    assert seen.of(Notice)[-1].text.startswith("group g was restarted after rank 0 died, without any state")
+
+
+def test_a_try_that_fails_counts_so_that_one_that_always_fails_comes_to_an_end(seen: RecordingObserver) -> None:
+    one = group(Saved, max_restarts=2)
+    kill(one, 0, seen)
+    Counter.faults.extend(["no memory left"] * 6)
+    for _ in range(2):
+        with pytest.raises(WorkerStartError, match="no memory left"):
+            one.add()
+    assert "restart 2 of 2 of group g failed, no restart is left" in seen.of(Notice)[-1].text
+    with pytest.raises(WorkerDiedError, match=r"max_restarts=2, tries that failed among them") as caught:
+        one.add()
+    assert caught.value.rank == 0
+    assert not seen.of(GroupRebuilt)
+
+
+@pytest.mark.parametrize("n_raises", [0, 1])
+def test_state_outlives_a_new_worker_that_dies_while_it_takes_it_over(
+    seen: RecordingObserver, monkeypatch: pytest.MonkeyPatch, n_raises: int
+) -> None:
+    """Also when the first to say so is another one, which lost it in a collective: its ``load_state`` raises."""
+    one = group(Wary)
+    one.add()
+    kill(one, 1, seen)
+    Wary.n_raises = n_raises
+
+    def dying(root: RayWorkerGroup, prepared: Prepared, states: Any, timeout_s: float) -> None:
+        monkeypatch.undo()
+        if not n_raises:
+            prepared.started.actors[1].kill()
+        try:
+            hand_over(root, prepared, states, timeout_s)
+        finally:
+            prepared.started.actors[1].kill()
+
+    monkeypatch.setattr(restart, "hand_over", dying)
+    with pytest.raises(WorkerStartError, match="its state is kept") as caught:
+        one.add()
+    assert (caught.value.rank, caught.value.method) == (1, "load_state")
+    assert one.add() == [(0, 2), (1, 2), (2, 2)]
+    assert seen.of(GroupRebuilt)[-1].reason.endswith("with the survivors' state")
+
+
+def test_a_survivor_that_died_unheard_is_done_without(seen: RecordingObserver, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = group(Replicated)
+    one.add()
+    kill(one, 0, seen)
+
+    def dying(crew: Any, kept: Any, survivors: list[int]) -> Any:
+        crew.actors[1].kill()
+        return handed_out(crew, kept, survivors)
+
+    handed_out = restart._handed_out
+    monkeypatch.setattr(restart, "_handed_out", dying)
+    assert one.add() == [(0, 2), (1, 2), (2, 2)]
+    assert seen.of(GroupRebuilt)[-1].reason.endswith("with the survivors' state")
+
+
+def fused(**roles: type) -> dict[str, RayWorkerGroup]:
+    """Return the groups of roles that share the processes of one that is restarted."""
+    colocated = create_colocated_worker_cls({name: RayClassWithInitArgs(kind) for name, kind in roles.items()})
+    pool = RayResourcePool([3], max_colocate_count=1)
+    return RayWorkerGroup(pool, colocated, name_prefix="g", on_death="restart").spawn(roles)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_roles_in_one_process_keep_what_each_can(seen: RecordingObserver, rank: int) -> None:
+    groups = fused(actor=Replicated, buffer=Saved, critic=Counter)
+    for one in groups.values():
+        one.add()
+    weights = groups["actor"].weight()
+    groups["actor"].workers[rank].kill()
+    seen.await_count(WorkerEnded, 3)  # the three roles' of one process
+    assert groups["buffer"].add() == [(0, 2), (1, 2), (2, 2)]
+    assert groups["actor"].add() == [(0, 2), (1, 2), (2, 2)]
+    assert groups["critic"].add() == [(0, 1), (1, 1), (2, 1)]
+    assert groups["actor"].weight() == [weights[1 if rank == 0 else 0]] * 3
+    expected = "with the survivors' state, but without that of Counter, no save_state and load_state"
+    assert {event.reason for event in seen.of(GroupRebuilt)} == {f"restarted after rank {rank} died, {expected}"}
+
+
+def test_a_restart_that_failed_under_one_role_goes_on_under_another(seen: RecordingObserver) -> None:
+    groups = fused(actor=Replicated, critic=Replicated)
+    for one in groups.values():
+        one.add()
+    groups["actor"].workers[1].kill()
+    seen.await_count(WorkerEnded, 3)
+    Counter.faults.append("no memory left")
+    with pytest.raises(WorkerStartError, match="no memory left"):
+        groups["actor"].add()
+    assert groups["critic"].add() == [(0, 2), (1, 2), (2, 2)]
+    assert groups["actor"].add() == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_what_a_driver_says_holds_for_groups_that_do_not_say(seen: RecordingObserver) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from core import RayClassWithInitArgs, ReplicatedState, Worker, create_colocated_worker_raw_cls
-from core.worker import Keeping, hands_over, keeping, unkept
+from core.worker import Keeping, hands_over, keeping, savers, unkept
 
 
 class Nothing(Worker):
@@ -90,7 +90,10 @@ def test_roles_in_one_process_are_kept_if_each_is() -> None:
     mixed = fused(Replicated, Nothing, Staying)
     assert keeping(mixed) is Keeping.NOTHING
     assert unkept(mixed) == ("Nothing", "Staying")
+    assert savers(mixed) == (Replicated,)
     assert not hands_over(fused(Stateless))
+    assert (savers(Replicated), unkept(Replicated)) == ((Replicated,), ())
+    assert (savers(Staying), unkept(Staying)) == ((), ("Staying",))
 
 
 def test_each_role_is_handed_its_own_states() -> None:
@@ -100,8 +103,8 @@ def test_each_role_is_handed_its_own_states() -> None:
         "role1": object.__new__(Stateful),
     }
     assert worker.save_state() == {"role1": "state"}
-    worker.load_state([{"role1": 1}, {"role1": 2}])
-    assert worker.fused_worker_dict["role1"].loaded == [1, 2]
+    worker.load_state([{"role1": 1}, None, {"role1": 2}])
+    assert worker.fused_worker_dict["role1"].loaded == [1, None, 2]
 
 
 def test_replicated_state_is_found_saved_apart_and_loaded() -> None:
