@@ -82,7 +82,10 @@ class CallDetail:
 
 @dataclass(frozen=True, slots=True)
 class CallPage:
-    """A page of the list of calls, newest first; ``next_cursor`` is None on the last one."""
+    """A page of the list of calls, newest first; ``next_cursor`` is None on the last one.
+
+    A filter that no index answers looks at a bounded number of calls a page: one may have no items and go on.
+    """
 
     items: tuple[CallRow, ...]
     next_cursor: int | None
@@ -90,12 +93,19 @@ class CallPage:
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """What the list of calls is narrowed to; empty means all."""
+    """What the list of calls is narrowed to; empty means all.
+
+    ``min_ms`` is the least time that a call took, or has been in flight; ``above_p95`` takes those slower than the p95
+    of their method over the whole run; ``padding_above`` is a share of the rows sent, 0..1.
+    """
 
     group: str = ""
     method: str = ""
     status: str = ""
     step: int | None = None
+    min_ms: float | None = None
+    above_p95: bool = False
+    padding_above: float | None = None
 
 
 class CallSource(Protocol):

@@ -26,6 +26,17 @@ N_IN_FLIGHT = 100
 MAX_METRICS = 6
 MAX_STEPS_IN_FIGURE = 600
 N_ROWS_ABOVE_RANKS = 3
+_FAR = 1e12
+_YES = frozenset({"1", "true", "on"})
+FILTER_NAMES = {
+    "group": "group",
+    "method": "method",
+    "status": "status",
+    "step": "step",
+    "min_ms": "at least ms",
+    "padding_above": "padding above %",
+    "above_p95": "slower than its p95",
+}
 CALL_STATES = ("running", "ok", "error", "died", "cancelled")
 
 
@@ -84,12 +95,12 @@ def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
 
 
 def render_calls(source: RunSource, frame: Frame) -> str:
-    """Return a page of the list of calls as the query's ``group``, ``method``, ``status``, ``step``, ``cursor`` say."""
+    """Return a page of the list of calls, narrowed as ``call_filter`` reads the query, older than its ``cursor``."""
     narrowed = call_filter(frame.params)
     cursor = whole_number(frame.params.get("cursor", ""))
     page = source.calls(CALLS_PER_PAGE, cursor, narrowed)
     methods = source.overview().methods
-    filters = {"group": narrowed.group, "method": narrowed.method, "status": narrowed.status, "step": narrowed.step}
+    filters = filter_params(narrowed)
     return render(
         "calls.html",
         frame,
@@ -98,6 +109,8 @@ def render_calls(source: RunSource, frame: Frame) -> str:
         next_cursor=page.next_cursor,
         cursor=cursor,
         filters=filters,
+        names=FILTER_NAMES,
+        per_page=CALLS_PER_PAGE,
         is_narrowed=narrowed != CallFilter(),
         groups=sorted({total.group for total in methods}),
         method_names=sorted({total.method for total in methods}),
@@ -111,19 +124,46 @@ def render_problem(frame: Frame, status: int, title: str, detail: str = "", trac
 
 
 def call_filter(params: Mapping[str, str]) -> CallFilter:
-    """Return the filter that a query asks for; a step that is no number, or a state that is none, narrows nothing."""
+    """Return the filter that a query asks for; what is no number, or no state, narrows nothing."""
     status = params.get("status", "")
+    padding = _number(params.get("padding_above", ""))
     return CallFilter(
         group=params.get("group", ""),
         method=params.get("method", ""),
         status=status if status in CALL_STATES else "",
         step=whole_number(params.get("step", "")),
+        min_ms=_number(params.get("min_ms", "")),
+        above_p95=params.get("above_p95", "") in _YES,
+        padding_above=None if padding is None or padding > 100 else padding / 100,
     )
+
+
+def filter_params(narrowed: CallFilter) -> dict[str, object]:
+    """Return the query that ``call_filter`` reads as ``narrowed``; what narrows nothing is empty in it."""
+    padding = None if narrowed.padding_above is None else f"{narrowed.padding_above * 100:g}"
+    return {
+        "group": narrowed.group,
+        "method": narrowed.method,
+        "status": narrowed.status,
+        "step": narrowed.step,
+        "min_ms": None if narrowed.min_ms is None else f"{narrowed.min_ms:g}",
+        "padding_above": padding,
+        "above_p95": "1" if narrowed.above_p95 else "",
+    }
 
 
 def whole_number(text: str) -> int | None:
     """Return the number that ``text`` is, or None; more than 18 digits are none of ours."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _number(text: str) -> float | None:
+    """Return the number above or at zero that ``text`` is, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number <= _FAR else None
 
 
 def _padding_share(detail: CallDetail) -> float:

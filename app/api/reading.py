@@ -43,6 +43,11 @@ class CallsAsked(_Asked):
     method: str = Field("", max_length=200)
     status: Literal["", "running", "ok", "error", "died", "cancelled"] = ""
     step: int | None = Field(None, ge=0, le=_MAX_ID)
+    min_ms: float | None = Field(None, ge=0, le=_FAR_MS, allow_inf_nan=False, description="Took at least so long")
+    above_p95: bool = Field(False, description="Slower than the p95 of its method over the whole run")
+    padding_above: float | None = Field(
+        None, ge=0, le=100, allow_inf_nan=False, description="More padding than so many percent of the rows sent"
+    )
 
 
 class EventsAsked(_Asked):
@@ -141,7 +146,10 @@ async def get_timeline(has: With, run_id: RunId, asked: Annotated[TimelineAsked,
 @router.get("/calls", operation_id="list_calls", tags=["calls"], responses={200: {"model": calls.CallPage}})
 async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
     """List calls, newest first."""
-    narrowed = calls.CallFilter(asked.group, asked.method, asked.status, asked.step)
+    padding = None if asked.padding_above is None else asked.padding_above / 100
+    narrowed = calls.CallFilter(
+        asked.group, asked.method, asked.status, asked.step, asked.min_ms, asked.above_p95, padding
+    )
     return await has.reads.ask(lambda: json_answer(has.source.calls(asked.limit, asked.cursor, narrowed)))
 
 

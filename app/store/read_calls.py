@@ -1,24 +1,22 @@
-"""Questions about calls: one with its ranks, or a page of the list."""
+"""Questions about one call: its row, its ranks, its neighbours."""
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from app.store.codes import CANCELLED, DIED, OK, RUNNING, SAID_END, SAID_START, STATUSES, status_code, unpack_sizes
+from app.store.codes import CANCELLED, DIED, RUNNING, SAID_END, SAID_START, STATUSES, unpack_sizes
 from app.store.texts import MESSAGE, TRACEBACK, shown
 from app.store.totals import median
-from web.calls import CallDetail, CallFilter, CallPage, CallRow, RankSpan
+from web.calls import CallDetail, CallRow, RankSpan
 
-_ROW = (
+CALL_ROW = (
     "SELECT c.id, g.name, coalesce(p.name, ''), m.name, d.text, e.text, c.blocking, c.step, c.status, c.started_ns, "
     "c.ended_ns, c.rows, c.padding_rows, c.bytes_out, c.bytes_in FROM call c JOIN method m ON m.id = c.method_id "
     "JOIN worker_group g ON g.id = m.group_id LEFT JOIN pool p ON p.id = c.pool_id "
     "JOIN word d ON d.id = c.dispatch_mode_id JOIN word e ON e.id = c.execute_mode_id "
 )
-_NEWEST = 2**62
 # What is told of a call without an end in a run that is over.
 _CUT_OFF = {
     DIED: "It was in flight when the driver died.",
@@ -36,7 +34,7 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended:
 
     ``run_ns`` is how long the run has lasted, ``never_ended`` the status of a call that has no end.
     """
-    row = connection.execute(f"{_ROW} WHERE c.id = ?", (call_id,)).fetchone()
+    row = connection.execute(f"{CALL_ROW} WHERE c.id = ?", (call_id,)).fetchone()
     if row is None:
         return None
     more = connection.execute(
@@ -54,7 +52,7 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended:
     previous_id, next_id = _neighbours(connection, more[10], call_id)
     cut_off = _CUT_OFF.get(never_ended, "") if row[8] == RUNNING else ""
     return CallDetail(
-        call=_call_row(row, run_ns, never_ended),
+        call=call_row(row, run_ns, never_ended),
         generation=more[0],
         gate_ms=ms(more[1]),
         dispatch_ms=ms(more[2]),
@@ -78,67 +76,8 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended:
     )
 
 
-def calls(
-    connection: sqlite3.Connection,
-    limit: int,
-    cursor: int | None,
-    narrowed: CallFilter,
-    run_ns: int,
-    never_ended: int = RUNNING,
-) -> CallPage:
-    """Return a page of calls newest first, those with an id below ``cursor``; the rest as for ``call``."""
-    below = _NEWEST if cursor is None else cursor
-    ids = _ids(connection, limit + 1, below, narrowed, never_ended)
-    rows = []
-    for call_id in ids[:limit]:
-        rows.append(connection.execute(f"{_ROW} WHERE c.id = ?", (call_id,)).fetchone())
-    items = tuple(_call_row(row, run_ns, never_ended) for row in rows)
-    return CallPage(items, rows[-1][0] if rows and len(ids) > limit else None)
-
-
-def _ids(connection: sqlite3.Connection, limit: int, below: int, narrowed: CallFilter, never_ended: int) -> list[int]:
-    """Return the ids of a page, each query walking an index backwards from the cursor and stopping at the limit."""
-    conditions, values = ["id < ?"], [below]
-    if narrowed.status:
-        code = status_code(narrowed.status) if narrowed.status in STATUSES else -1
-        codes = _codes(code, never_ended)
-        # Said twice, as SQLite takes the partial index only where its own condition is spelled out.
-        conditions.append(f"status IN ({', '.join('?' * len(codes))})" + (" AND status != 1" if code != OK else ""))
-        values.extend(codes)
-    if narrowed.step is not None:
-        conditions.append("step = ?")
-        values.append(narrowed.step)
-    where = " AND ".join(conditions)
-    if not narrowed.group and not narrowed.method:
-        query = f"SELECT id FROM call WHERE {where} ORDER BY id DESC LIMIT ?"
-        return [row[0] for row in connection.execute(query, (*values, limit))]
-    # By the index of the method, unless step or status pick far fewer.
-    column = "+method_id" if narrowed.step is not None or narrowed.status not in {"", "ok"} else "method_id"
-    query = f"SELECT id FROM call WHERE {column} = ? AND {where} ORDER BY id DESC LIMIT ?"
-    found = [
-        [row[0] for row in connection.execute(query, (method_id, *values, limit))]
-        for method_id in _method_ids(connection, narrowed)
-    ]
-    return list(heapq.merge(*found, reverse=True))[:limit]
-
-
-def _method_ids(connection: sqlite3.Connection, narrowed: CallFilter) -> list[int]:
-    rows = connection.execute(
-        "SELECT m.id FROM method m JOIN worker_group g ON g.id = m.group_id "
-        "WHERE (? = '' OR g.name = ?) AND (? = '' OR m.name = ?)",
-        (narrowed.group, narrowed.group, narrowed.method, narrowed.method),
-    )
-    return [row[0] for row in rows]
-
-
-def _codes(code: int, never_ended: int) -> tuple[int, ...]:
-    """Return the codes on file of calls that are shown with the status ``code``."""
-    if never_ended == RUNNING or code not in {RUNNING, never_ended}:
-        return (code,)
-    return (-1,) if code == RUNNING else (code, RUNNING)
-
-
-def _call_row(row: Sequence[Any], run_ns: int, never_ended: int) -> CallRow:
+def call_row(row: Sequence[Any], run_ns: int, never_ended: int) -> CallRow:
+    """Return a call of the list from a row of ``CALL_ROW``."""
     ended_ns = run_ns if row[10] is None else row[10]
     lasted_ns = max(0, ended_ns - row[9])
     status = STATUSES[never_ended if row[8] == RUNNING else row[8]]

@@ -18,26 +18,38 @@ _MOST_BUCKETS = 400
 
 def latencies(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> tuple[MethodLatency, ...]:
     """Return the percentiles of each method's calls that began in the window, by group and method."""
-    level = next(
-        (level for level, width_ns in enumerate(BUCKET_NS) if to_ns - from_ns <= width_ns * _MOST_BUCKETS), N_LEVELS - 1
-    )
-    first, last = from_ns // BUCKET_NS[level], max(from_ns, to_ns - 1) // BUCKET_NS[level]
     methods = connection.execute(
         "SELECT m.id, g.name, m.name FROM method m JOIN worker_group g ON g.id = m.group_id ORDER BY g.name, m.name"
     ).fetchall()
     found = []
     for method_id, group, name in methods:
-        counts = dict(
-            connection.execute(
-                "SELECT slot, sum(n) FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? "
-                "GROUP BY slot",
-                (level, method_id, first, last),
-            ).fetchall()
-        )
+        counts = _counts(connection, method_id, from_ns, to_ns)
         if counts:
             percentiles = (percentile_ns(counts, share) / 1e6 for share in (0.5, 0.9, 0.95, 0.99))
             found.append(MethodLatency(group, name, sum(counts.values()), *percentiles))
     return tuple(found)
+
+
+def p95_ns(connection: sqlite3.Connection, run_ns: int) -> dict[int, float]:
+    """Return the p95 of each method's calls over the whole run, by the method's id."""
+    methods = [method_id for (method_id,) in connection.execute("SELECT id FROM method ORDER BY id").fetchall()]
+    counted = ((method_id, _counts(connection, method_id, 0, run_ns)) for method_id in methods)
+    return {method_id: percentile_ns(counts, 0.95) for method_id, counts in counted if counts}
+
+
+def _counts(connection: sqlite3.Connection, method_id: int, from_ns: int, to_ns: int) -> dict[int, int]:
+    """Return how many of a method's calls that began in the window fell into each slot of length."""
+    level = next(
+        (level for level, width_ns in enumerate(BUCKET_NS) if to_ns - from_ns <= width_ns * _MOST_BUCKETS), N_LEVELS - 1
+    )
+    first, last = from_ns // BUCKET_NS[level], max(from_ns, to_ns - 1) // BUCKET_NS[level]
+    return dict(
+        connection.execute(
+            "SELECT slot, sum(n) FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? "
+            "GROUP BY slot",
+            (level, method_id, first, last),
+        ).fetchall()
+    )
 
 
 def latency_map(

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.errors import NotARunFileError, RunFileError
-from app.store import read_calls, read_deaths, read_groups, read_latency, read_places, read_timeline
+from app.store import read_calls, read_deaths, read_groups, read_latency, read_list, read_places, read_timeline
 from app.store.codes import LEVELS, never_ended_code
 from app.store.lock import is_free
 from app.store.read_calls import ms
@@ -131,7 +131,7 @@ class Reader:
         """Return calls newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
             now = self._now(connection)
-            return read_calls.calls(connection, limit, cursor, narrowed, now.run_ns, now.never_ended)
+            return read_list.calls(connection, limit, cursor, narrowed, now.run_ns, now.never_ended)
 
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools as they stand."""

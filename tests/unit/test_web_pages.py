@@ -12,7 +12,7 @@ import pytest
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
-from web.calls import CallDetail, CallFilter
+from web.calls import CallDetail, CallFilter, CallPage
 from web.frame import Frame
 from web.source import Overview, Run, Step
 
@@ -191,15 +191,39 @@ def test_the_calls_are_narrowed_and_the_next_page_keeps_the_filter(sample: Sampl
 
 def test_a_filter_that_matches_nothing_is_named_and_can_be_cleared(sample: SampleRun) -> None:
     text = pages.render_calls(sample, Frame("calls", params={"method": "no_such", "status": "error"}))
-    assert "No call matches method <code>no_such</code> status <code>error</code>" in text
+    assert "No call matches method <code>no_such</code>, status <code>error</code>." in text
     assert '<a href="/calls">Clear the filter</a>' in text
 
 
 @pytest.mark.parametrize(
-    "params", [{"step": "x"}, {"step": "-1"}, {"step": "9" * 40}, {"step": "²"}, {"status": "odd"}]
-)
+    "params",
+    [
+        {"step": "x"}, {"step": "-1"}, {"step": "9" * 40}, {"step": "²"}, {"status": "odd"}, {"min_ms": "long"},
+        {"min_ms": "-3"}, {"min_ms": "nan"}, {"min_ms": "inf"}, {"padding_above": "101"}, {"above_p95": "no"},
+    ],
+)  # fmt: skip
 def test_a_filter_that_cannot_be_meant_narrows_nothing(params: dict[str, str]) -> None:
     assert pages.call_filter(params) == CallFilter()
+
+
+def test_lengths_padding_and_slowness_are_filters_that_the_url_keeps(sample: SampleRun) -> None:
+    params = {"min_ms": "12.5", "padding_above": "5", "above_p95": "1"}
+    narrowed = pages.call_filter(params)
+    assert narrowed == CallFilter(min_ms=12.5, padding_above=0.05, above_p95=True)
+    assert {name: str(value) for name, value in pages.filter_params(narrowed).items() if value} == params
+    text = pages.render_calls(sample, Frame("calls", params=params))
+    assert 'name="min_ms" inputmode="decimal" pattern="[0-9]*[.]?[0-9]*" size="5" value="12.5"' in text
+    assert '<input type="checkbox" name="above_p95" value="1" checked>' in text
+
+
+def test_a_page_that_looked_at_many_calls_in_vain_says_how_far_and_goes_on(sample: SampleRun) -> None:
+    class Long(SampleRun):
+        def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
+            return CallPage((), 800_000)
+
+    text = pages.render_calls(Long(NOW_MS), Frame("calls", params={"min_ms": "99"}))
+    assert "No call down to #800,000 matches at least ms <code>99</code>." in text
+    assert 'rel="next" href="/calls?cursor=800000&amp;min_ms=99"' in text
 
 
 def test_urls_and_assets_keep_the_root_path_and_the_version(sample: SampleRun) -> None:

@@ -360,6 +360,7 @@ class SampleRun:
             and narrowed.method in ("", call.row.method)
             and narrowed.status in ("", call.row.status)
             and narrowed.step in (None, call.row.step)
+            and call.row.duration_ms >= (narrowed.min_ms or 0.0)
         ]
         page = tuple(found[:limit])
         return CallPage(page, page[-1].id if len(found) > limit else None)

@@ -28,7 +28,7 @@ function row(c) {
 
 async function refresh() {
   const query = { limit: LIMIT };
-  for (const name of ["group", "method", "status", "step"]) {
+  for (const name of ["group", "method", "status", "step", "min_ms", "padding_above", "above_p95"]) {
     const value = params().get(name);
     if (value) query[name] = value;
   }
