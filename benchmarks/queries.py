@@ -80,6 +80,8 @@ def questions(reader: Reader) -> dict[str, Callable[[], object]]:
         "latencies: 1 min": lambda: reader.latencies(middle, middle + 60_000),
         "latency_map: all of it": lambda: reader.latency_map("actor", "update", None, None, _PX),
         "latency_map: 1 h": lambda: reader.latency_map("actor", "update", middle, middle + 3_600_000, _PX),
+        "rank_map: all of it": lambda: reader.rank_map("actor", None, None, _PX),
+        "rank_map: 1 h": lambda: reader.rank_map("actor", middle, middle + 3_600_000, _PX),
         "pools": reader.pools,
         "pool_generations": reader.pool_generations,
         "groups": reader.groups,

@@ -18,7 +18,7 @@ from web import source as web
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
-from web.latency import LatencyMap, MethodLatency
+from web.latency import LatencyMap, MethodLatency, RankMap
 
 PORT = 4321
 HOST = f"127.0.0.1:{PORT}"
@@ -168,6 +168,9 @@ class MemorySource:
     def latency_map(
         self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
     ) -> LatencyMap | None:
+        return None
+
+    def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
         return None
 
     def sequence(self) -> int:

@@ -253,6 +253,11 @@ def latency_spec(theme: Theme) -> Spec:
                 "hovertemplate": "%{customdata[0]} calls of %{customdata[1]} to %{customdata[2]}<br>"
                 "from %{text}<extra></extra>",
             },
+            "ranks": {
+                **heat,
+                "hovertemplate": "rank %{customdata[0]}: %{customdata[1]}, %{customdata[2]}<br>"
+                "from %{text}<extra></extra>",
+            },
             "p50": {**line, "line": {"width": 2, "color": theme.ink, "shape": "hvh"}},
             "p95": {**line, "line": {"width": 2, "color": theme.error, "shape": "hvh", "dash": "dot"}},
         },

@@ -41,6 +41,22 @@ class LatencyMap:
     p99_ms: Sequence[float | None] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RankMap:
+    """A group's ranks over time, by the longest span of any method that began in each bucket.
+
+    The tables have a row per rank, each of ``n_buckets`` numbers, None where no span of the rank began.
+    ``over_median`` is ``longest_ms`` by the median of the ranks in that bucket, None also where a rank was alone in it.
+    """
+
+    from_ms: float
+    bucket_ms: float
+    n_buckets: int
+    ranks: Sequence[int] = ()
+    longest_ms: Sequence[Sequence[float | None]] = ()
+    over_median: Sequence[Sequence[float | None]] = ()
+
+
 class LatencySource(Protocol):
     """Answers about how long calls take. Every method may be called from several threads at once."""
 
@@ -55,4 +71,8 @@ class LatencySource(Protocol):
         self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
     ) -> LatencyMap | None:
         """Return a method's calls over time for a figure ``px`` wide, or None when there is no such method."""
+        ...
+
+    def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
+        """Return a group's ranks over time for a figure ``px`` wide, or None when there is no such group."""
         ...

@@ -101,7 +101,11 @@ class MethodTotal:
 
 @dataclass(frozen=True, slots=True)
 class RankTotal:
-    """A rank's spans added up; ``lost_ms`` is the sum over calls of its run time above the median of the ranks."""
+    """A rank's spans added up; ``lost_ms`` is the sum over calls of its run time above the median of the ranks.
+
+    ``streak`` is in how many calls in a row, up to the last, it was the slowest; ``longest_streak`` the most that it
+    ever was, from ``longest_streak_from_ms`` on.
+    """
 
     group: str
     rank: int
@@ -109,6 +113,9 @@ class RankTotal:
     busy_ms: float
     lost_ms: float
     n_slowest: int
+    streak: int = 0
+    longest_streak: int = 0
+    longest_streak_from_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

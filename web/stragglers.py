@@ -21,6 +21,11 @@ class Straggler:
     slowest_share: float
     is_slow: bool
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether its longest streak is the one that it is in."""
+        return 1 < self.total.streak == self.total.longest_streak
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTotal:

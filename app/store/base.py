@@ -8,9 +8,9 @@ from sqlalchemy import MetaData, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 # Files of these are read as they are; what came later is empty in them. `podium db upgrade` moves them on.
-READABLE_REVISIONS = ("0001", SCHEMA_REVISION)
+READABLE_REVISIONS = ("0001", "0002", SCHEMA_REVISION)
 # "PODM" in the file's header tells a run's file from any other SQLite file.
 APPLICATION_ID = 0x504F444D
 

@@ -144,7 +144,8 @@ class Lane(Record, table=True):
     """One rank of one group through all its workers, with its spans added up. Lane 0, the driver's own, has no row.
 
     ``lost_ns`` is the sum over calls of the rank's run time above the median of the ranks; ``longest_ns`` bounds how
-    far before a window a span can begin and still reach into it.
+    far before a window a span can begin and still reach into it. ``streak`` is in how many of its last calls in a
+    row it was the slowest, from ``streak_from_ns`` on; the longest one is kept beside it.
     """
 
     __tablename__ = "lane"
@@ -158,6 +159,10 @@ class Lane(Record, table=True):
     lost_ns: int = 0
     n_slowest: int = 0
     longest_ns: int = 0
+    streak: int = later(0)
+    streak_from_ns: int = later(0)
+    longest_streak: int = later(0)
+    longest_streak_from_ns: int = later(0)
 
 
 class Worker(Record, table=True):

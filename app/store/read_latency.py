@@ -6,11 +6,13 @@ import sqlite3
 from collections import defaultdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.store.buckets import BUCKET_NS, N_LEVELS, level_for
+from app.store.columns import read_columns
 from app.store.read_calls import ms
 from app.store.slots import percentile_ns, slot_from_ns
-from web.latency import LatencyMap, MethodLatency
+from web.latency import LatencyMap, MethodLatency, RankMap
 
 # Enough for the edges of a window to be sharp, few enough to add up at once.
 _MOST_BUCKETS = 400
@@ -70,6 +72,48 @@ def latency_map(
         (level, row[0], first, last),
     ).fetchall()
     return _as_map(cells, first, last - first + 1, width_ns)
+
+
+def rank_map(connection: sqlite3.Connection, group: str, from_ns: int, to_ns: int, px: int) -> RankMap | None:
+    """Return a group's ranks over time from the roll-ups, or None when there is no such group."""
+    lanes = connection.execute(
+        "SELECT l.id, l.rank FROM lane l JOIN worker_group g ON g.id = l.group_id WHERE g.name = ? ORDER BY l.rank",
+        (group,),
+    ).fetchall()
+    if not lanes:
+        return None
+    level = level_for(to_ns - from_ns, len(lanes), px)
+    width_ns = BUCKET_NS[level]
+    first, last = from_ns // width_ns, max(from_ns, to_ns - 1) // width_ns
+    longest = np.full((len(lanes), last - first + 1), np.nan)
+    for place, (lane_id, _) in enumerate(lanes):
+        bucket, max_ns = read_columns(
+            connection,
+            ("bucket", "max_ns"),
+            "roll WHERE level = ? AND lane_id = ? AND n > 0 AND bucket BETWEEN ? AND ?",
+            (level, lane_id, first, last),
+        )
+        longest[place, bucket - first] = max_ns
+    return RankMap(
+        from_ms=ms(first * width_ns),
+        bucket_ms=ms(width_ns),
+        n_buckets=longest.shape[1],
+        ranks=tuple(rank for _, rank in lanes),
+        longest_ms=_or_none((longest / 1e6).round(3)),
+        over_median=_or_none(_over_median(longest).round(2)),
+    )
+
+
+def _over_median(longest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each number by the median of its column, NaN where it is alone in it."""
+    shared = (~np.isnan(longest)).sum(axis=0) > 1
+    median = np.full(longest.shape[1], np.nan)
+    median[shared] = np.nanmedian(longest[:, shared], axis=0)
+    return longest / np.where(median > 0, median, np.nan)
+
+
+def _or_none(table: NDArray[np.float64]) -> list[list[float | None]]:
+    return [[None if number != number else number for number in row] for row in table.tolist()]
 
 
 def _as_map(cells: list[tuple[int, int, int]], first: int, n_buckets: int, width_ns: int) -> LatencyMap:

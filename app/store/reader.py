@@ -21,7 +21,7 @@ from web.calls import CallDetail, CallFilter, CallPage
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
-from web.latency import LatencyMap, MethodLatency
+from web.latency import LatencyMap, MethodLatency, RankMap
 from web.source import (
     Gap,
     Happening,
@@ -179,6 +179,11 @@ class Reader:
         with self._pool.lend() as connection:
             return read_latency.latency_map(connection, group, method, *self._window(connection, from_ms, to_ms), px)
 
+    def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
+        """Return a group's ranks over time for a figure ``px`` wide, or None when there is no such group."""
+        with self._pool.lend() as connection:
+            return read_latency.rank_map(connection, group, *self._window(connection, from_ms, to_ms), px)
+
     def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
         """Return events newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
@@ -301,10 +306,11 @@ def _methods(connection: sqlite3.Connection) -> tuple[MethodTotal, ...]:
 
 def _ranks(connection: sqlite3.Connection) -> tuple[RankTotal, ...]:
     rows = connection.execute(
-        "SELECT g.name, l.rank, l.n_calls, l.busy_ns, l.lost_ns, l.n_slowest "
+        "SELECT g.name, l.rank, l.n_calls, l.busy_ns, l.lost_ns, l.n_slowest, "
+        "l.streak, l.longest_streak, l.longest_streak_from_ns "
         "FROM lane l JOIN worker_group g ON g.id = l.group_id ORDER BY l.lost_ns DESC, l.id"
     )
-    return tuple(RankTotal(row[0], row[1], row[2], ms(row[3]), ms(row[4]), row[5]) for row in rows)
+    return tuple(RankTotal(*(*row[:3], ms(row[3]), ms(row[4]), *row[5:8], ms(row[8]))) for row in rows)
 
 
 def _happenings(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[Happening, ...]:

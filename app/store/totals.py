@@ -31,6 +31,23 @@ class LaneRow:
     lost_ns: int = 0
     n_slowest: int = 0
     longest_ns: int = 0
+    streak: int = 0
+    streak_from_ns: int = 0
+    longest_streak: int = 0
+    longest_streak_from_ns: int = 0
+
+    def compared(self, slowest: bool, lost_ns: int, asked_ns: int) -> None:
+        """Take in whether the rank was the slowest of a call that was made at ``asked_ns``, and what it cost."""
+        self.lost_ns += lost_ns
+        if not slowest:
+            self.streak = 0
+            return
+        self.n_slowest += 1
+        self.streak += 1
+        if self.streak == 1:
+            self.streak_from_ns = asked_ns
+        if self.streak > self.longest_streak:
+            self.longest_streak, self.longest_streak_from_ns = self.streak, self.streak_from_ns
 
 
 @dataclass(slots=True)
@@ -237,9 +254,9 @@ class Totals:
             return
         median_ns = median(sorted(run_ns for _, run_ns in runs))
         slowest, _ = max(runs, key=lambda run: run[1])
-        slowest.n_slowest += 1
+        asked_ns = call.started.at_ns - self._started_ns
         for lane, run_ns in runs:
-            lane.lost_ns += max(0, run_ns - median_ns)
+            lane.compared(lane is slowest, max(0, run_ns - median_ns), asked_ns)
             self.lanes_changed[lane.id] = lane
 
 

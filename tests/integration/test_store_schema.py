@@ -34,7 +34,10 @@ def made(path: Path) -> Path:
 
 
 def of_schema(revision: str, folder: Path) -> Path:
-    """Put the file that a Podium of schema ``revision`` wrote into ``folder``: its driver was killed in call 241."""
+    """Put a file of schema ``revision`` into ``folder``: its driver was killed in call 241.
+
+    That of 0001 was written by such a Podium, later ones were made of it by the Podium of their time.
+    """
     path = folder / f"old-{revision}.db"
     path.write_bytes(gzip.decompress((DATA / f"run-schema-{revision}.db.gz").read_bytes()))
     return path

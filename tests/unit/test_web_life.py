@@ -355,6 +355,9 @@ def test_the_latency_page_shows_the_method_that_is_asked_for_else_the_slowest() 
     )
     for nonsense in ("x", "-5", "0", "9" * 40):
         assert "generate_sequences" in heatmap.render_heatmap(source, Frame("heatmap", params={"last": nonsense}))
+    block = re.search(r'id="ranks-data" data-group="actor">(.*?)</script>', text)
+    assert block is not None
+    assert [len(row) for row in json.loads(block[1])["over_median"]] == [json.loads(block[1])["n_buckets"]] * 2
     empty = heatmap.render_heatmap(SampleRun(NOW_MS, is_empty=True), Frame("heatmap"))
     assert "No call has ended yet" in empty
 

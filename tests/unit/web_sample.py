@@ -17,7 +17,7 @@ from web.calls import CallDetail, CallFilter, CallPage, RankSpan
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
-from web.latency import LatencyMap, MethodLatency
+from web.latency import LatencyMap, MethodLatency, RankMap
 from web.source import (
     MAX_BARS,
     Bars,
@@ -158,7 +158,11 @@ class SampleRun:
                 old = totals.get(key, RankTotal(call.row.group, span.rank, 0, 0.0, 0.0, 0))
                 lost_ms = max(ms - ran[len(ran) // 2], 0.0)
                 n_slowest = old.n_slowest + (ms == ran[-1])
-                totals[key] = RankTotal(*key, old.n_calls + 1, old.busy_ms + ms, old.lost_ms + lost_ms, n_slowest)
+                streak = old.streak + 1 if ms == ran[-1] else 0
+                since_ms = call.row.started_ms - 1000.0 * streak
+                longest = max((streak, since_ms), (old.longest_streak, old.longest_streak_from_ms))
+                sums = (old.n_calls + 1, old.busy_ms + ms, old.lost_ms + lost_ms, n_slowest)
+                totals[key] = RankTotal(*key, *sums, streak, *longest)
         return tuple(sorted(totals.values(), key=lambda total: -total.lost_ms))
 
     def pools(self) -> tuple[Pool, ...]:
@@ -399,6 +403,9 @@ class SampleRun:
         self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
     ) -> LatencyMap | None:
         return web_sample_life.latency_map(self._known(), group, method, from_ms or 0.0, to_ms or self._now_ms())
+
+    def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
+        return web_sample_life.rank_map(self._known(), group, from_ms or 0.0, to_ms or self._now_ms())
 
     def groups(self) -> tuple[Group, ...]:
         return ()

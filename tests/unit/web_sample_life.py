@@ -8,7 +8,7 @@ import math
 from tests.unit.web_sample_calls import EVIL, POOLS, SampleCall
 from web.changes import AuditEntry, PoolGeneration, Slot
 from web.deaths import CallInFlight, Death, RankDoing, RankOut
-from web.latency import LatencyMap, MethodLatency
+from web.latency import LatencyMap, MethodLatency, RankMap
 from web.source import Operation, Worker
 
 CRASH_TEXT = """Fatal Python error: Aborted
@@ -216,3 +216,22 @@ def latency_map(calls: list[SampleCall], group: str, method: str, from_ms: float
     lowest = [min(one) if one else None for one in by_bucket]
     edges = [2 ** (slot / 4) for slot in range(low, high + 2)]
     return LatencyMap(from_ms, bucket_ms, n, edges, counts, lowest, highest, highest)
+
+
+def rank_map(calls: list[SampleCall], group: str, from_ms: float, to_ms: float) -> RankMap | None:
+    """Return the longest span of each rank in buckets of 4 s, and that by the median of the ranks."""
+    bucket_ms = 4000.0
+    n = int((to_ms - from_ms) // bucket_ms) + 1
+    longest: dict[int, list[float]] = {}
+    for call in calls:
+        for span in call.spans if call.row.group == group else ():
+            if span.started_ms is not None and span.finished_ms is not None and span.started_ms >= from_ms:
+                own = longest.setdefault(span.rank, [0.0] * n)
+                k = int((span.started_ms - from_ms) // bucket_ms)
+                own[k] = max(own[k], span.finished_ms - span.started_ms)
+    if not longest:
+        return None
+    ranks = sorted(longest)
+    median = [sorted(longest[rank][k] for rank in ranks)[len(ranks) // 2] for k in range(n)]
+    over = [[ms / median[k] if ms and median[k] else None for k, ms in enumerate(longest[rank])] for rank in ranks]
+    return RankMap(from_ms, bucket_ms, n, ranks, [[ms or None for ms in longest[rank]] for rank in ranks], over)

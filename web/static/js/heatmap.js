@@ -4,6 +4,7 @@ import { $, dataBlock, pageUrl } from "./dom.js";
 import { count, duration, sinceStart } from "./format.js";
 import { followParts } from "./live_page.js";
 import { copy, draw, spec } from "./plot.js";
+import { paintRanks, refreshRanks } from "./rank_map.js";
 import { onTheme } from "./shell.js";
 import { ticksOf } from "./timeline_figure.js";
 
@@ -69,6 +70,7 @@ function paint() {
 function refresh() {
   data = dataBlock("latency-data");
   paint();
+  refreshRanks();
 }
 
 let listening = false;
@@ -85,7 +87,10 @@ function listen() {
 
 refresh();
 listen();
-onTheme(paint);
+onTheme(() => {
+  paint();
+  paintRanks();
+});
 followParts(refresh);
 if (figure) {
   let width = figure.clientWidth;
@@ -93,5 +98,6 @@ if (figure) {
     if (width === figure.clientWidth) return;
     width = figure.clientWidth;
     paint();
+    paintRanks();
   }).observe(figure);
 }
