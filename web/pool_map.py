@@ -8,6 +8,7 @@ from web.changes import PoolGeneration, Slot
 from web.deaths import CallInFlight
 from web.frame import Frame, render
 from web.operations import OperationRow, operation_rows
+from web.pool_history import Past, as_of, moments
 from web.source import Pool, RunSource, Worker
 
 N_HISTORY = 100
@@ -61,18 +62,31 @@ class PoolMap:
 
 
 def render_pools(source: RunSource, frame: Frame) -> str:
-    """Return the page; of a run that is over, the pools as they were at its end."""
+    """Return the page; of a run that is over, the pools as they were at its end.
+
+    The query's ``at`` names the change after which they are shown, "start" for before them all.
+    """
     rows = operation_rows(source.operations(N_HISTORY, None), source.audit_entries(N_HISTORY, None))
     pools = source.pools()
     shown = standing(pools, rows)
-    found = pool_map(shown, source.workers(), source.pool_generations(), source.in_flight(_N_IN_FLIGHT))
+    changes = tuple(row for row in rows if row.operation.kind in _CHANGES and row.operation.state == "succeeded")
+    line = moments(changes)
+    chosen = next((one for one in line if one.id and one.id == frame.params.get("at", "")), None)
+    if chosen is None:
+        past = Past(shown, source.workers(), source.pool_generations())
+        found = pool_map(past.pools, past.workers, past.generations, source.in_flight(_N_IN_FLIGHT))
+    else:
+        past = as_of(chosen, changes, shown, source.workers(), source.pool_generations())
+        found = pool_map(past.pools, past.workers, past.generations, ())
     return render(
         "pools.html",
         frame,
         source,
         map=found,
         n_gone=len(pools) - len(shown),
-        history=[row for row in rows if row.operation.kind in _CHANGES and row.operation.state == "succeeded"],
+        history=changes,
+        moments=line,
+        chosen=chosen,
         under_way=[row for row in rows if not row.is_done],
     )
 

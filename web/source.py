@@ -42,8 +42,8 @@ class Run:
 class RecorderState:
     """The recorder strip: how much was recorded, lost or pruned, and how far the writer is behind.
 
-    ``db_bytes`` is the file with its write-ahead log, ``log_bytes`` that log alone; ``journal`` is "delete" where a log
-    cannot be, on a network filesystem.
+    ``n_gaps`` counts the times of which something was lost. ``db_bytes`` is the file with its write-ahead log,
+    ``log_bytes`` that log alone; ``journal`` is "delete" where a log cannot be, on a network filesystem.
     """
 
     n_recorded: int
@@ -53,6 +53,7 @@ class RecorderState:
     db_bytes: int
     log_bytes: int = 0
     journal: str = "wal"
+    n_gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class Reader:
     def recorder(self) -> RecorderState:
         """Return the recorder strip."""
         with self._pool.lend() as connection:
-            return self._recorder(self._now(connection))
+            return self._recorder(connection, self._now(connection))
 
     def overview(self) -> Overview:
         """Return the first page's content: steps, methods by total time, ranks by lost time, 10 happenings.
@@ -103,7 +103,7 @@ class Reader:
             now = self._now(connection)
             return Overview(
                 run=_run(now),
-                recorder=self._recorder(now),
+                recorder=self._recorder(connection, now),
                 steps=read_timeline.steps(connection, None, None, read_timeline.MAX_STEPS_LISTED),
                 methods=_methods(connection),
                 ranks=_ranks(connection),
@@ -247,7 +247,7 @@ class Reader:
         stale = self._wall_ns() - row["heartbeat_wall_ns"] > STALE_NS
         return "died" if stale and is_free(self.path) else "running"
 
-    def _recorder(self, now: _Now) -> RecorderState:
+    def _recorder(self, connection: sqlite3.Connection, now: _Now) -> RecorderState:
         row = now.row
         lag_ns = row["writer_lag_ns"]
         if now.state == "running":
@@ -264,6 +264,7 @@ class Reader:
             os.stat(self.path).st_size + log_bytes,
             log_bytes=log_bytes,
             journal=row["journal"],
+            n_gaps=connection.execute("SELECT count(*) FROM gap").fetchone()[0],
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,9 +13,9 @@ from app.errors import RunFileError
 from app.store.reader import Reader
 from app.store.texts import LINE, MESSAGE, TRACEBACK
 from app.store.writer import Writer
-from core.events import DeathReport, ErrorFacts, Notice, RankState, WorkerEnded
+from core.events import CallFinished, DeathReport, ErrorFacts, Notice, RankState, WorkerEnded
 from tests.app_doubles import House, MemorySource, get
-from tests.store_scene import at, facts, finished, one_call, people, started
+from tests.store_scene import MS, at, facts, one_call, people, started
 
 pytestmark = pytest.mark.integration
 PAGES = (
@@ -39,7 +38,7 @@ def path(tmp_path: Path) -> Path:
         *people(),
         *one_call(1, 10),
         started(2, 20),
-        replace(finished(2, 30, status="error"), error=error),
+        CallFinished(2, at(30), "error", 7, 7, (4, 4), 1, 800, 400, MS, MS, MS, MS, MS, error=error),
         WorkerEnded(at(50), "actor", 0, True, "gone", report=report),
         Notice(at(60), "info", "x" * 10**7),
     ):

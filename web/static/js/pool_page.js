@@ -2,7 +2,7 @@
 
 import { openChange } from "./change_dialog.js";
 import { $, $$ } from "./dom.js";
-import { followParts } from "./live_page.js";
+import { followParts, refreshParts } from "./live_page.js";
 import { onKeys, params, setParams } from "./shell.js";
 import { stream } from "./stream.js";
 
@@ -45,6 +45,22 @@ body.addEventListener("click", (event) => {
   if (button) openChange(button.dataset.change, button.closest("[data-sheet]").dataset.sheet);
 });
 onKeys({ Escape: () => !drawer.hidden && close() });
+
+/** The slider goes through the changes: the map is drawn anew as it was after the chosen one. */
+let sliding = Promise.resolve();
+document.addEventListener("input", (event) => {
+  const { id, value, dataset } = event.target;
+  if (id !== "moment") return;
+  close();
+  setParams({ at: JSON.parse(dataset.moments)[Number(value)] });
+  sliding = sliding.then(async () => {
+    if ($("#moment")?.value !== value) return;
+    const held = document.activeElement?.id === "moment";
+    if (held) document.activeElement.blur();
+    await refreshParts();
+    if (held) $("#moment")?.focus();
+  }).catch(() => {});
+});
 
 const plan = followParts(() => !drawer.hidden && open(params().get("pool"), { focus: false }));
 stream.addEventListener("operation", () => plan());

@@ -78,9 +78,11 @@ export function showState(state) {
 const RECORDER_TEXT = {
   n_recorded: count,
   n_dropped: count,
+  n_gaps: (n) => (n ? ` in ${count(n)} gap${n === 1 ? "" : "s"}` : ""),
   pruned_before_ms: (ms) => (ms === null ? "nothing" : sinceStart(ms)),
   writer_lag_ms: duration,
   db_bytes: bytesSize,
+  log_bytes: bytesSize,
 };
 
 export function showRecorder(recorder) {
