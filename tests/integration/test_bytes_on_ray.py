@@ -1,6 +1,6 @@
 """Bytes through a real Ray: bit for bit, written to without harm, share by share, and a store that is too small.
 
-One Ray with a store of 80 MB and two groups for the module.
+One Ray with a store of 80 MB and three groups for the module.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ def small_store(short_dir: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def groups(small_store: None) -> Iterator[list[Any]]:
-    """Two groups of two ranks; the first is used by all tests."""
+    """Three groups of two ranks; the first is used by all tests."""
     with (
         RayResourcePool([2], use_gpu=False, max_colocate_count=1) as pool,
         RayResourcePool([2], use_gpu=False, max_colocate_count=1) as other,
+        RayResourcePool([2], use_gpu=False, max_colocate_count=1) as another,
         RayWorkerGroup(pool, RayClassWithInitArgs(Bytes)) as first,
         RayWorkerGroup(other, RayClassWithInitArgs(Bytes)) as second,
+        RayWorkerGroup(another, RayClassWithInitArgs(Bytes)) as third,
     ):
-        yield [first, second]
+        yield [first, second, third]
 
 
 @pytest.fixture(scope="module")
@@ -216,26 +218,27 @@ def test_a_call_that_the_store_cannot_hold_is_refused_with_the_sizes_and_the_gro
         assert group.echo(batch).batch["x"].sum() == 1000 * 50_000 // 4
 
 
-def test_a_chain_of_non_blocking_calls_moves_each_byte_once_per_hop_and_none_through_the_driver(
+def test_a_chain_of_three_groups_moves_each_byte_once_per_hop_to_the_rank_it_is_for_and_none_through_the_driver(
     groups: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = groups
+    first, second, third = groups
     n_bytes = 8 * MIB
-    batch = DataProto.from_dict({"x": torch.zeros(16, n_bytes // 16 // 4)})
-    first.count_bytes(), second.count_bytes()
+    rows = torch.arange(16, dtype=torch.float32).repeat_interleave(n_bytes // 16 // 4).reshape(16, -1)
+    for group in groups:
+        group.count_bytes()
     Taken.count()
     Taken.n_bytes = 0
-    hop = first.pass_on(batch)
+    hops = [first.pass_on(DataProto.from_dict({"x": rows}))]
     # From here on nothing of it may be pickled in the driver either.
     monkeypatch.setattr(wire, "serialize_single_tensor", _never)
-    hops = [hop, second.pass_on(hop)]
-    hops.append(first.pass_on(hops[-1]))
-    first_taken, second_taken = sum(first.count_bytes()), sum(second.count_bytes())
+    hops.append(second.pass_on(hops[-1]))
+    hops.append(third.pass_on(hops[-1]))
+    # A rank takes its own half and no more, on each hop.
+    assert [group.count_bytes() for group in groups] == [[n_bytes // 2, n_bytes // 2]] * 3
     assert Taken.n_bytes == 0
-    assert (first_taken, second_taken) == (2 * n_bytes, n_bytes)
     value = hops[-1].get()
     assert Taken.n_bytes == n_bytes
-    assert bool((value.batch["x"] == 3).all())
+    assert torch.equal(value.batch["x"], rows + 3)
 
 
 def _never(*_: object) -> None:
