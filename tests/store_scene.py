@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from app.store.facts import RunFacts
@@ -79,7 +78,7 @@ def span(call_id: int, rank: int, from_ms: float, to_ms: float, *, status: str =
 
 def silent_span(call_id: int, rank: int, from_ms: float, to_ms: float, status: str = "died") -> RankFinished:
     """Return the span of a rank that never said when it started or finished."""
-    return replace(span(call_id, rank, from_ms, to_ms, status=status), started_ns=None, finished_ns=None)
+    return span(call_id, rank, from_ms, to_ms, status=status)._replace(started_ns=None, finished_ns=None)
 
 
 def one_call(call_id: int, ms: float, lengths_ms: tuple[float, ...] = (6.0, 8.0)) -> list[Event]:

@@ -66,7 +66,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """A worker process wanted on a slot, or on the node of the worker ``beside``.
+    """A worker process wanted on a slot, on the node of the worker ``beside``, or on the node of an address.
 
     ``name`` is empty for one that nobody looks for. ``args`` and ``kwargs`` are the constructor's, none for the shells
     of a group's workers. ``num_gpus`` may be a fraction; ``env`` is there from the process's first instruction;
@@ -78,6 +78,7 @@ class SpawnRequest:
     placement: Placement | None = None
     slot: Slot | None = None
     beside: ActorHandle | None = None
+    node: str = ""
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     num_cpus: float = 0.0
@@ -170,6 +171,10 @@ class Cluster(Protocol):
         Raises:
             TimeoutError: Not all had after ``timeout_s``.
         """
+        ...
+
+    def fetch_quick(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any] | None:
+        """Return the values if all are there within milliseconds, in one round; None if not, or if one is an error."""
         ...
 
     def store_room(self, n_bytes: int) -> StoreRoom | None:

@@ -34,16 +34,16 @@ from core.cluster.base import (
     StoreRoom,
     Submitted,
 )
-from core.cluster.naming import death_in, native_name, shown_name
-from core.cluster.options import actor_options
+from core.cluster.naming import death_in, name_taken, native_name, shown_name, unknown_name
+from core.cluster.offers import NoDirectTransport, Offer, copied, keep
+from core.cluster.options import actor_options, offers_directly, two_return_entries
 from core.cluster.processes import end_children
-from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, pinned
+from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
 from core.errors import (
     ClusterUnreachableError,
     PlacementError,
     PodiumError,
     UnknownNameError,
-    UsageError,
     WorkerDiedError,
 )
 
@@ -51,7 +51,7 @@ _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
 """How exactly it is known when an answer was there. A round of waiting and fetching costs about a third of this."""
 _QUICK_S = 0.004
-"""Answers that are all there this soon are taken in one round, as of one time."""
+"""Answers that are all there this soon are taken in one round, as of one time; a failure is known that late at most."""
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -141,18 +141,18 @@ class RayCluster:
         """Start an actor on its bundle."""
         actor_class = _actor_classes.get(request.actor_class)
         if actor_class is None:
-            _declare_two_returns(request.actor_class)
-            actor_class = _actor_classes[request.actor_class] = ray.remote(request.actor_class)
+            for method in two_return_entries(request.actor_class):
+                ray.method(num_returns=2)(method)
+            keeps = offers_directly(request.actor_class)
+            remote: Any = ray.remote(enable_tensor_transport=True) if keeps else ray.remote  # type: ignore[call-overload]
+            actor_class = _actor_classes[request.actor_class] = remote(request.actor_class)
         options = {**_where(request), **actor_options(request)}
         try:
             return actor_class.options(**options).remote(*request.args, **request.kwargs)
         except ValueError as error:
             if "already" not in str(error):
                 raise
-            raise UsageError(
-                f"there is a worker named {request.name} already; give the group another name_prefix, or close the "
-                f"group that has it"
-            ) from None
+            raise name_taken(request.name) from None
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
@@ -175,21 +175,12 @@ class RayCluster:
             raise _translated(error) from None
 
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
-        """Wait a little for all at once, which is one round for a quick call; then for the next one and a moment more.
-
-        So rounds are few, also for a thousand ranks, and a failure is known a few milliseconds late at most.
-        """
+        """Wait for the next one and a moment more: so rounds are few, also for a thousand ranks."""
         place = {ref: index for index, ref in enumerate(refs)}
         pending = list(refs)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while pending:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if len(pending) == len(refs):
-                at_once_s = _QUICK_S if left_s is None else min(_QUICK_S, left_s)
-                ready, pending = ray.wait(pending, num_returns=len(pending), timeout=at_once_s)
-                if ready:
-                    yield [place[ref] for ref in ready]
-                    continue
             ready, pending = ray.wait(pending, num_returns=1, timeout=left_s)
             if not ready:
                 raise TimeoutError(f"{len(pending)} of {len(refs)} values were not ready after {timeout_s} s")
@@ -197,6 +188,14 @@ class RayCluster:
                 also, pending = ray.wait(pending, num_returns=len(pending), timeout=_A_MOMENT_S)
                 ready += also
             yield [place[ref] for ref in ready]
+
+    def fetch_quick(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any] | None:
+        """Get all in one round, which is what a quick call costs at least; Ray ends it early when one is an error."""
+        try:
+            values: list[Any] = ray.get(list(refs), timeout=_QUICK_S if timeout_s is None else min(_QUICK_S, timeout_s))
+        except Exception:
+            return None
+        return values
 
     def store_room(self, n_bytes: int) -> StoreRoom | None:
         """Compare with the memory of this node's object store; what is free is Ray's figure of a moment ago."""
@@ -224,6 +223,29 @@ class RayCluster:
             raise told from told.__cause__
         return values
 
+    def offer(self, memory: Any, transport: str) -> Offer:
+        """Keep a tensor in this worker for others, by a transport of Ray's where the receiver alone acts."""
+        try:
+            ref = ray.put([memory], _tensor_transport=transport)
+        except Exception as error:
+            raise NoDirectTransport(f"{type(error).__name__}: {error}") from error
+        keep(ref.hex(), memory)
+        return Offer(ref, ray.get_runtime_context().current_actor, ref.hex())
+
+    def take(self, offers: Sequence[Offer]) -> list[Any]:
+        """Read other workers' tensors, whatever those are doing; the driver has no part in direct transport."""
+        if ray.get_runtime_context().get_actor_id() is None:
+            raise NoDirectTransport("the driver fetched it")
+        try:
+            return [memory for (memory,) in ray.get([offer.ref for offer in offers])]
+        except Exception as error:
+            raise NoDirectTransport(f"{type(error).__name__}: {error}") from error
+
+    def take_by_store(self, offers: Sequence[Offer]) -> list[Any]:
+        """Have the workers put copies in the store, on the thread that Ray has there for what is offered."""
+        options = {"concurrency_group": "_ray_system"}
+        return self.fetch([one.source.__ray_call__.options(**options).remote(copied, one.key) for one in offers])
+
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
         """Wait without moving the values here."""
         if not refs:
@@ -249,12 +271,7 @@ class RayCluster:
         try:
             return ray.get_actor(name)
         except ValueError:
-            namespace = ray.get_runtime_context().namespace
-            raise UnknownNameError(
-                f"no worker named {name!r} lives in Ray's namespace {namespace!r}; a driver that looks for another's "
-                f"workers must be in the same: core.init(namespace=...) in both",
-                name=name,
-            ) from None
+            raise unknown_name(name, ray.get_runtime_context().namespace) from None
 
     def adopt_actor(self, actor: Any) -> None:
         """Remember that the handle may not know how many returns a method has: another process made the class."""
@@ -293,11 +310,7 @@ class RayCluster:
     def run_on(self, node: str, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         """Run a task that takes no CPU on that node, so that it also runs where all are reserved."""
         _require_connection()
-        node_id = next((known for known, address in _addresses(alive=True).items() if address == node), None)
-        if node_id is None:
-            raise UnknownNameError(f"no node with the address {node!r} is up", name=node)
-        there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-        remote = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        remote = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=_there(node))
         (value,) = self.fetch([remote.remote(*args)], timeout_s)
         return value
 
@@ -316,15 +329,7 @@ class RayCluster:
 
     def _timed_out(self, request: ReserveRequest, timeout_s: float, groups: Sequence[PlacementGroup]) -> PlacementError:
         short = self._shortage(request, groups)
-        if short is not None:
-            return short.error
-        return PlacementError(
-            f"pool {request.pool} {list(request.process_on_nodes)} did not get its slots within {timeout_s:g} s "
-            f"although enough seems to be free; look at the cluster's own state",
-            pool=request.pool,
-            bundle=tuple(request.bundle.items()),
-            n_bundles=sum(request.process_on_nodes),
-        )
+        return not_in_time(request, timeout_s) if short is None else short.error
 
 
 def _require_connection() -> None:
@@ -344,6 +349,8 @@ def _where(request: SpawnRequest) -> dict[str, Any]:
     """Return the option that puts an actor on its bundle, or on another actor's node."""
     if request.beside is not None:
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=_node_id(request.beside), soft=False)}
+    if request.node:
+        return {"scheduling_strategy": _there(request.node)}
     if request.placement is None or request.slot is None:
         return {}
     return {
@@ -352,6 +359,13 @@ def _where(request: SpawnRequest) -> dict[str, Any]:
             placement_group_bundle_index=request.slot.bundle_index,
         )
     }
+
+
+def _there(node: str) -> NodeAffinitySchedulingStrategy:
+    node_id = next((known for known, address in _addresses(alive=True).items() if address == node), None)
+    if node_id is None:
+        raise UnknownNameError(f"no node with the address {node!r} is up", name=node)
+    return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
 def _node_id(actor: Any) -> str:
@@ -365,18 +379,6 @@ def _own_node_id(actor: object) -> str:
     """Run inside an actor: return the id of the node it is on."""
     del actor
     return str(ray.get_runtime_context().get_node_id())
-
-
-def _declare_two_returns(actor_class: type) -> None:
-    """Say once of the shell's methods that they have two returns; saying it at each call is slow."""
-    for name in dir(actor_class):
-        if (
-            name.startswith("_podium_")
-            and not name.startswith("_podium_answer")
-            and callable(method := getattr(actor_class, name))
-            and not isinstance(method, type)
-        ):
-            ray.method(num_returns=2)(method)
 
 
 def _remove(groups: Sequence[PlacementGroup]) -> None:

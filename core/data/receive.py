@@ -97,15 +97,18 @@ class Loans:
 _here = threading.local()
 
 
-@contextlib.contextmanager
-def borrowing() -> Iterator[Loans]:
+class borrowing:
     """Lend what this thread unpickles meanwhile, instead of making it its own; what is kept must be ``settled``."""
-    before = getattr(_here, "loans", None)
-    loans = _here.loans = Loans()
-    try:
-        yield loans
-    finally:
-        _here.loans = before
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> Loans:
+        self._before = getattr(_here, "loans", None)
+        loans = _here.loans = Loans()
+        return loans
+
+    def __exit__(self, *_: object) -> None:
+        _here.loans = self._before
 
 
 @contextlib.contextmanager

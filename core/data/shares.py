@@ -12,6 +12,7 @@ import json
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from core.data.index import balanced_sizes
 from core.errors import UnevenSplitError
@@ -46,13 +47,12 @@ class Share:
         return self.n_real + self.n_padding
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What a rank says of its part of a call, beside the result.
 
     ``started_ns`` and ``finished_ns`` are on the worker's monotonic clock. ``rows_in`` counts ``n_padding`` too;
     ``rows_out`` counts the rows of the result, padding included, -1 when it has none; ``keep`` lists those that are
-    real, None for all of them.
+    real, None for all of them. ``note`` is what the record is to say of how the result or the arguments travelled.
     """
 
     started_ns: int
@@ -62,19 +62,21 @@ class Receipt:
     bytes_out: int
     n_padding: int = 0
     keep: tuple[int, ...] | None = None
+    note: str = ""
 
     def pack(self) -> bytes:
         """Return the fields as bytes: those Ray sends as they are, an object costs it some 50 us more."""
         numbers = (self.started_ns, self.finished_ns, self.rows_in, self.rows_out, self.bytes_out, self.n_padding)
-        kept = b"" if self.keep is None else json.dumps(self.keep).encode()
-        return _NUMBERS.pack(*numbers) + kept
+        words = b"" if self.keep is None and not self.note else json.dumps([self.keep, self.note]).encode()
+        return _NUMBERS.pack(*numbers) + words
 
     @classmethod
     def unpack(cls, packed: bytes) -> Receipt:
         """Return the receipt that ``pack`` made bytes of."""
-        kept = tuple(json.loads(packed[_NUMBERS.size :])) if len(packed) > _NUMBERS.size else None
-        started_ns, finished_ns, rows_in, rows_out, bytes_out, n_padding = _NUMBERS.unpack_from(packed)
-        return cls(started_ns, finished_ns, rows_in, rows_out, bytes_out, n_padding, kept)
+        if len(packed) == _NUMBERS.size:
+            return cls(*_NUMBERS.unpack(packed))
+        keep, note = json.loads(packed[_NUMBERS.size :])
+        return cls(*_NUMBERS.unpack_from(packed))._replace(keep=None if keep is None else tuple(keep), note=note)
 
     @property
     def n_kept(self) -> int:

@@ -12,10 +12,8 @@ device that the receiver lacks comes back on the CPU. The format is in the paylo
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -128,15 +126,21 @@ def _viewed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 _sending = threading.local()
 
 
-@contextlib.contextmanager
-def sending(views: bool) -> Iterator[None]:
+class sending:
     """Say of what this thread pickles meanwhile whether arrays are to arrive as read-only ``views``."""
-    before = getattr(_sending, "views", False)
-    _sending.views = views
-    try:
-        yield
-    finally:
-        _sending.views = before
+
+    __slots__ = ("_before", "_views")
+
+    def __init__(self, views: bool) -> None:
+        """Remember what is to be said."""
+        self._views = views
+
+    def __enter__(self) -> None:
+        self._before = getattr(_sending, "views", False)
+        _sending.views = self._views
+
+    def __exit__(self, *_: object) -> None:
+        _sending.views = self._before
 
 
 def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
@@ -198,10 +202,10 @@ def _dense(dtype: str, shape: tuple[int, ...], raw: np.ndarray[Any, Any], device
     if device == "meta":
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
     tensor = deserialize_single_tensor((dtype, shape, raw))
-    return tensor if device is None else tensor.to(_local_device(device))
+    return tensor if device is None else tensor.to(local_device(device))
 
 
-def _local_device(name: str) -> torch.device:
+def local_device(name: str) -> torch.device:
     """Return the device of that name, the current one of its kind if there are fewer here, else the CPU."""
     device = torch.device(name)
     module = getattr(torch, device.type, None)
@@ -256,12 +260,12 @@ def _same(value: Any) -> Any:
 
 
 def _tensordict(size: tuple[int, ...], device: str | None, items: list[tuple[str, Any]]) -> TensorDict:
-    place = None if device is None else _local_device(device)
+    place = None if device is None else local_device(device)
     return TensorDict(dict(items), batch_size=list(size), device=place)
 
 
 def _non_tensor(content: Any, size: tuple[int, ...], device: str | None) -> NonTensorData:
-    return NonTensorData(content, batch_size=list(size), device=None if device is None else _local_device(device))
+    return NonTensorData(content, batch_size=list(size), device=None if device is None else local_device(device))
 
 
 def _non_tensor_stack(items: list[Any], stack_dim: int) -> NonTensorStack:
@@ -317,4 +321,4 @@ def deserialize_tensordict(parts: tuple[tuple[int, ...], str | None, dict[str, A
                 columns[key] = stack_strided(tensors, tensors[0])
         else:
             columns[key] = deserialize_single_tensor(item)
-    return TensorDict(columns, batch_size=list(size), device=None if device is None else _local_device(device))
+    return TensorDict(columns, batch_size=list(size), device=None if device is None else local_device(device))

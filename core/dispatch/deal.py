@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from core.data.future import DataProtoFuture
 from core.data.proto import DataProto
@@ -39,8 +40,7 @@ def per_rank(values: Sequence[T]) -> PerRank[T]:
     return PerRank(values)
 
 
-@dataclass(frozen=True, slots=True)
-class RankArguments:
+class RankArguments(NamedTuple):
     """What one rank is called with. ``share`` is its part of the rows, None when the mode deals no rows."""
 
     args: tuple[Any, ...]
@@ -48,8 +48,7 @@ class RankArguments:
     share: Share | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Deal:
+class Deal(NamedTuple):
     """The arguments of every rank that executes.
 
     Ranks that get the same share one object in ``ranks``, so that it need be serialised only once. ``rows`` are the
@@ -80,12 +79,11 @@ class Deal:
         return args, {name: [rank.kwargs[name] for rank in self.ranks] for name in first.kwargs}
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """A call's arguments with the names to speak of them in errors."""
 
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = MappingProxyType({})
 
     def named(self) -> list[tuple[str, Any]]:
         """Return ``(name, value)`` of each, positional ones as "#1", "#2", ..."""
@@ -108,7 +106,7 @@ class Arguments:
 def deal_to_all(world_size: int, arguments: Arguments) -> Deal:
     """Give every rank the same."""
     columns = [_marked(value, world_size, name) for name, value in arguments.named()]
-    if any(column is not None for column in columns):
+    if columns and any(column is not None for column in columns):
         filled = [
             [value] * world_size if column is None else column
             for column, (_, value) in zip(columns, arguments.named(), strict=True)

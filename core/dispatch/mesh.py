@@ -7,7 +7,7 @@ dp rank and whether its result counts; the group asks for that once, on first us
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -88,7 +88,7 @@ def deal_mesh(mesh: Mesh, arguments: Arguments, uneven: Uneven | None, method: s
         UnevenSplitError: The rows do not divide by the dp ranks.
     """
     dealt = deal_rows(mesh.dp_size, arguments, uneven, method)
-    return replace(dealt, ranks=tuple(dealt.ranks[dp_rank] for dp_rank in mesh.dp_ranks), sources=mesh.sources)
+    return dealt._replace(ranks=tuple(dealt.ranks[dp_rank] for dp_rank in mesh.dp_ranks), sources=mesh.sources)
 
 
 def dispatch_nd_compute(

@@ -75,10 +75,10 @@ class OpenEnum(metaclass=_OpenEnumMeta):
         delattr(cls, name.upper())
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, OpenEnum) and other.name == self.name
+        return other is self or (isinstance(other, OpenEnum) and type(other) is type(self) and other.name == self.name)
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, self.name))
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"

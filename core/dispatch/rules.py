@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from core.data.rows import join
 from core.data.shares import Uneven
@@ -180,8 +180,7 @@ def _require_callables(dispatch_fn: object, collect_fn: object) -> None:
             raise RegistrationError(f"{name} of a dispatch mode must be callable, got {type(function).__name__}")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call to be dealt: the method's name with its group's, its registration, and the group's setting for rows."""
 
     method: str
@@ -203,6 +202,11 @@ class ModeRule:
     rows: bool = False
     joins_rows: bool = False
     prepare: Callable[[Any], object] | None = None
+
+
+_TO_ALL = ModeRule(lambda group, arguments: deal_to_all(group.world_size, arguments), collect_all_to_all)
+_BY_CONVENTION = ModeRule(lambda group, arguments: deal_by_convention(group.world_size, arguments), collect_all_to_all)
+_LISTS = ModeRule(lambda group, arguments: deal_lists(group.world_size, arguments), collect_dp_compute)
 
 
 def rule_for(call: Call) -> ModeRule:
@@ -253,15 +257,14 @@ def _of_mesh(mesh_name: str, call: Call) -> ModeRule:
 
 
 def _built_in(mode: OpenEnum, call: Call) -> ModeRule:
-    uneven = call.registration.uneven or call.uneven
     if mode in (Dispatch.ALL_TO_ALL, Dispatch.RANK_ZERO):
-        # Only rank 0 executes: there is nobody to deal a list to.
-        deal_plain = deal_to_all if call.registration.rank_zero_only else deal_by_convention
-        return ModeRule(lambda group, arguments: deal_plain(group.world_size, arguments), collect_all_to_all)
+        # Where only rank 0 executes there is nobody to deal a list to.
+        return _TO_ALL if call.registration.rank_zero_only else _BY_CONVENTION
     if mode == Dispatch.ONE_TO_ALL:
-        return ModeRule(lambda group, arguments: deal_to_all(group.world_size, arguments), collect_all_to_all)
+        return _TO_ALL
     if mode == Dispatch.DP_COMPUTE:
-        return ModeRule(lambda group, arguments: deal_lists(group.world_size, arguments), collect_dp_compute)
+        return _LISTS
+    uneven = call.registration.uneven or call.uneven
 
     def deal(group: HasWorldSize, arguments: Arguments) -> Deal:
         if mode == Dispatch.DP_COMPUTE_PROTO_WITH_FUNC:

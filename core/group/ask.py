@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 
@@ -16,7 +15,7 @@ from core.data.batch import payload_bytes
 from core.data.shares import Share
 from core.data.wire import pack, sending
 from core.dispatch import Arguments, Deal, RankArguments
-from core.errors import ObjectStoreFullError, PodiumError, ShareError
+from core.errors import ObjectStoreFullError, PodiumError, RegistrationError, ShareError
 from core.group.answers import Answer, follow
 from core.group.bind import Method
 from core.group.crew import Crew
@@ -29,8 +28,7 @@ _PUT_ONCE_BYTES = 64 * 1024
 """From this size on an argument of several ranks is stored once and passed by reference."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What one rank is sent, and the bytes of it."""
 
     arguments: RankArguments
@@ -130,14 +128,24 @@ def require_room(crew: Crew, method: Method, n_bytes: int) -> None:
 def submit_all(
     crew: Crew, method: Method, loads: Sequence[tuple[int, Load]], trims: str, tracker: CallTracker
 ) -> list[Submitted]:
-    """Ask the ranks of a non-blocking call: results stay on the cluster, receipts come when they are ready."""
+    """Ask the ranks of a non-blocking call: results stay on the cluster, receipts come when they are ready.
+
+    Raises:
+        RegistrationError: Results are to stay on the workers' devices, and the mode makes no future of them.
+    """
+    transport = method.registration.tensor_transport
+    if transport and trims != "rows":
+        raise RegistrationError(
+            f"{crew.group}.{method.name} is registered with tensor_transport={transport!r}, but its mode gives no "
+            f"DataProtoFuture, by which alone the tensors would be found; use Dispatch.DP_COMPUTE_PROTO or a mesh's"
+        )
     submitted: list[Submitted] = []
 
     def submit(rank: int, given: RankArguments) -> Submitted:
         args = (_header(method, given.share, trims).pack(), *given.args)
         return crew.cluster.submit(crew.actors[rank], "_podium_run", args, given.kwargs)
 
-    with _executing(tracker), sending(views=method.registration.zero_copy):
+    with _Executing(tracker), sending(views=method.registration.zero_copy):
         for rank, load in loads:
             one = _asked(submit, rank, load, tracker)
             crew.cluster.on_ready(one.receipt, Answer(tracker, rank))
@@ -151,16 +159,17 @@ def ask_all(
     """Ask the ranks of a blocking call: result and receipt come as one object."""
     refs: list[Ref] = []
     cluster, actors = crew.cluster, crew.actors
-    plain_entry = "" if trims or method.by_name else plain_answer_name(method.remote_name)
+    is_plain = not trims and not method.by_name
 
     def ask(rank: int, given: RankArguments) -> Ref:
-        if plain_entry and given.share is None:
-            return cluster.ask(actors[rank], plain_entry, given.args, given.kwargs)
+        if is_plain and given.share is None:
+            entry = plain_answer_name(method.remote_name, bool(given.args or given.kwargs))
+            return cluster.ask(actors[rank], entry, given.args, given.kwargs)
         args = (_header(method, given.share, trims).pack(), *given.args)
         return cluster.ask(actors[rank], "_podium_answer", args, given.kwargs)
 
     try:
-        with _executing(tracker), sending(views=method.registration.zero_copy):
+        with _Executing(tracker), sending(views=method.registration.zero_copy):
             for rank, load in loads:
                 refs.append(_asked(ask, rank, load, tracker))
     except BaseException:
@@ -169,21 +178,27 @@ def ask_all(
     return refs
 
 
-@contextmanager
-def _executing(tracker: CallTracker) -> Iterator[None]:
-    began = time.monotonic_ns()
-    try:
-        yield
-        tracker.sealed()
-    finally:
-        tracker.phases.execute_ns = time.monotonic_ns() - began
+class _Executing:
+    """Times the asking of a call's ranks; when all were asked, seals the call."""
+
+    __slots__ = ("_began_ns", "_tracker")
+
+    def __init__(self, tracker: CallTracker) -> None:
+        self._tracker = tracker
+
+    def __enter__(self) -> None:
+        self._began_ns = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._tracker.sealed()
+        self._tracker.phases.execute_ns = time.monotonic_ns() - self._began_ns
 
 
 def _asked(ask: Callable[[int, RankArguments], Asked], rank: int, load: Load, tracker: CallTracker) -> Asked:
     """Ask one rank, and take note of it: before, for its answer can come at any time, and of what it took."""
     given = load.arguments
     tracker.submitted(rank, 0 if given.share is None else given.share.size, load.n_bytes)
-    began = time.monotonic_ns()
     try:
         asked = ask(rank, given)
     except BaseException as error:
@@ -197,7 +212,7 @@ def _asked(ask: Callable[[int, RankArguments], Asked], rank: int, load: Load, tr
             # The cluster's own text is a page long and names no argument.
             raise unsendable from None
         raise
-    tracker.sent(rank, time.monotonic_ns() - began)
+    tracker.sent(rank)
     return asked
 
 
@@ -223,4 +238,5 @@ def _header(method: Method, share: Share | None, trims: str) -> Header:
         method.registration.materialize_futures,
         trims,
         method.registration.zero_copy,
+        method.registration.tensor_transport,
     )

@@ -23,15 +23,17 @@ class ClockAlignment:
 
     def learn(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> None:
         """Take a call's times into account: two on the driver clock, two on the worker's."""
-        low, high = submitted_ns - started_ns, ready_ns - finished_ns
         with self._lock:
-            if self._low_ns is None or self._high_ns is None:
-                self._low_ns, self._high_ns = low, high
-                return
-            tighter_low, tighter_high = max(self._low_ns, low), min(self._high_ns, high)
-            if tighter_low > tighter_high:
-                tighter_low, tighter_high = low, high
-            self._low_ns, self._high_ns = tighter_low, tighter_high
+            self._narrowed(submitted_ns - started_ns, ready_ns - finished_ns)
+
+    def _narrowed(self, low_ns: int, high_ns: int) -> tuple[int, int]:
+        """Take one more pair of bounds into account; return those that hold now."""
+        if self._low_ns is not None and self._high_ns is not None:
+            tighter_low, tighter_high = max(self._low_ns, low_ns), min(self._high_ns, high_ns)
+            if tighter_low <= tighter_high:
+                low_ns, high_ns = tighter_low, tighter_high
+        self._low_ns, self._high_ns = low_ns, high_ns
+        return low_ns, high_ns
 
     def news(self) -> tuple[int, int] | None:
         """Return the offset and its error if they are much better than, or contradict, what was returned last."""
@@ -48,9 +50,11 @@ class ClockAlignment:
 
     def aligned(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> tuple[int, int, int]:
         """Learn from a call's times; return its start and end on the driver clock, and the error of both, in ns."""
-        self.learn(submitted_ns, started_ns, finished_ns, ready_ns)
-        started, error_ns = self.align(started_ns)
-        return started, started + finished_ns - started_ns, error_ns
+        low, high = submitted_ns - started_ns, ready_ns - finished_ns
+        with self._lock:
+            low, high = self._narrowed(low, high)
+        offset = (low + high) // 2
+        return started_ns + offset, finished_ns + offset, (high - low) // 2
 
     def align(self, worker_ns: int) -> tuple[int, int]:
         """Return a worker's time on the driver clock, and the error of that, both in ns."""

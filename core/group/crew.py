@@ -73,6 +73,8 @@ class Behind:
         self._unfinished, self._lock = unfinished, lock
 
     def __call__(self) -> list[str]:
+        if not self._unfinished:
+            return []
         with self._lock:
             trackers = [tracker for tracker in list(self._unfinished.values()) if tracker.has_failed]
         return [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from core.cluster import Outcome
 from core.data.shares import Receipt
 from core.dispatch import Deal
 from core.errors import WorkerDiedError, WorkerError, WorkerMethodError, traceback_text
-from core.events import CallAwaited, CallFinished, ErrorFacts, RankFinished
+from core.events import CallAwaited, CallFinished, ErrorFacts, Notice, RankFinished
 from core.group.clock import ClockAlignment
 from core.runtime import Runtime
 
@@ -26,8 +27,7 @@ class Phases:
     unpad_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CallFacts:
+class CallFacts(NamedTuple):
     """What is known of a call when it starts."""
 
     call_id: int
@@ -102,10 +102,11 @@ class CallTracker:
             self._submitted[rank] = _RankFacts(self.runtime.clock.now_ns(), rows_in, bytes_in)
             self._out.add(rank)
 
-    def sent(self, rank: int, serialise_ns: int) -> None:
-        """Take note of what it took to hand a rank's arguments to the cluster; before its answer is taken."""
-        self._submitted[rank].serialise_ns = serialise_ns
-        self.serialise_ns += serialise_ns
+    def sent(self, rank: int) -> None:
+        """Take note that a rank's arguments are in the cluster's hands; before its answer is taken."""
+        asked = self._submitted[rank]
+        asked.serialise_ns = self.runtime.clock.now_ns() - asked.submitted_ns
+        self.serialise_ns += asked.serialise_ns
 
     @property
     def has_failed(self) -> bool:
@@ -149,17 +150,44 @@ class CallTracker:
         """Take a rank's receipt, or the error in its place, ready at ``ready_ns`` or just now; on any thread."""
         if ready_ns is None:
             ready_ns = self.runtime.clock.now_ns()
-        asked = self._submitted[rank]
-        receipt = None if outcome.error is not None else Receipt.unpack(outcome.value)
-        source = receipt if receipt is not None else outcome.error
-        started, finished, error_ns = self._times(rank, asked.submitted_ns, source, ready_ns)
-        status = _status(outcome.error)
+        error = outcome.error
+        receipt = None if error is not None else Receipt.unpack(outcome.value)
         with self._lock:
             self._out.discard(rank)
             if receipt is not None:
                 self._receipts[rank] = receipt
-            if outcome.error is not None and self._error is None:
-                self._error, self._status = error_facts(outcome.error, rank), status
+            if error is not None and self._error is None:
+                self._error, self._status = error_facts(error, rank), _status(error)
+        self._tell(rank, receipt, error, ready_ns)
+        if isinstance(error, WorkerDiedError):
+            self.on_death(rank, error, self.facts.method, self.facts.call_id)
+        if not self._out:
+            self._check()
+
+    def all_answered(self, packed: Sequence[bytes]) -> list[Receipt]:
+        """Take the receipts of all ranks, in rank order, which are ready just now; return them."""
+        ready_ns = self.runtime.clock.now_ns()
+        receipts = [Receipt.unpack(one) for one in packed]
+        with self._lock:
+            self._receipts = dict(zip(self.facts.ranks, receipts, strict=True))
+            self._out.clear()
+        for rank, receipt in self._receipts.items():
+            self._tell(rank, receipt, None, ready_ns)
+        self._check()
+        return receipts
+
+    def _tell(self, rank: int, receipt: Receipt | None, error: BaseException | None, ready_ns: int) -> None:
+        """Tell the bus of a rank's part, with its times on the driver clock."""
+        asked = self._submitted[rank]
+        started: int | None = None
+        finished: int | None = None
+        error_ns = 0
+        times = error if receipt is None else receipt
+        if isinstance(times, (Receipt, WorkerMethodError)) and times.started_ns:
+            clock = self.clocks[rank]
+            started, finished, error_ns = clock.aligned(
+                asked.submitted_ns, times.started_ns, times.finished_ns, ready_ns
+            )
         self.runtime.bus.emit(
             RankFinished(
                 call_id=self.facts.call_id,
@@ -170,7 +198,7 @@ class CallTracker:
                 finished_ns=finished,
                 ready_ns=ready_ns,
                 clock_error_ns=error_ns,
-                status=status,
+                status=_status(error),
                 rows_in=asked.rows_in or (receipt.rows_in if receipt is not None else 0),
                 rows_out=max(receipt.rows_out, 0) if receipt is not None else 0,
                 bytes_in=asked.bytes_in,
@@ -178,17 +206,8 @@ class CallTracker:
                 serialise_ns=asked.serialise_ns,
             )
         )
-        if isinstance(outcome.error, WorkerDiedError):
-            self.on_death(rank, outcome.error, self.facts.method, self.facts.call_id)
-        if not self._out:
-            self._check()
-
-    def _times(
-        self, rank: int, submitted_ns: int, source: Receipt | BaseException | None, ready_ns: int
-    ) -> tuple[int | None, int | None, int]:
-        if not isinstance(source, (Receipt, WorkerMethodError)) or not source.started_ns:
-            return None, None, 0
-        return self.clocks[rank].aligned(submitted_ns, source.started_ns, source.finished_ns, ready_ns)
+        if receipt is not None and receipt.note:
+            self.runtime.bus.emit(Notice(ready_ns, "warning", f"{self.facts.group} rank {rank}: {receipt.note}"))
 
     def finished(self, rows_out: int, bytes_in: int) -> None:
         """Say that a blocking call has its result."""

@@ -13,6 +13,7 @@ class Header(NamedTuple):
     to the rank; ``n_real`` is -1 when none were, or when they come in a future.
     ``trims`` says which results may hold padding rows: "rows" (any value with rows), "batches" (only batches: the mode
     returns values by rank), or "" (no rows are dealt). ``views`` says that arrays of futures stay read-only views.
+    ``transport`` names the direct transport by which others take the result, "" for the cluster's store.
     """
 
     method: str
@@ -21,6 +22,7 @@ class Header(NamedTuple):
     materialize: bool
     trims: str
     views: bool = False
+    transport: str = ""
 
     def pack(self) -> bytes:
         """Return the fields as bytes."""
@@ -37,6 +39,10 @@ def plain_header(method: str, materialize: bool, views: bool) -> Header:
     return Header(method, -1, 0, materialize, "", views)
 
 
-def plain_answer_name(method: str) -> str:
-    """Return the name of the shell's own entry for a registered method: a call by it needs no header at all."""
-    return f"_podium_answer_{method}"
+def plain_answer_name(method: str, takes: bool = True) -> str:
+    """Return the name of the shell's own entry for a registered method: a call by it needs no header at all.
+
+    There is a second one for calls without arguments: Ray binds arguments to a signature for each rank, unless there
+    is nothing to bind. No method can be named so that the two meet.
+    """
+    return f"_podium_answer_{method}" if takes else f"_podium_answer_0_{method}"

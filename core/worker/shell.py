@@ -11,7 +11,6 @@ import asyncio
 import copy
 import inspect
 import os
-import pickle
 import time
 import types
 import weakref
@@ -22,13 +21,13 @@ from operator import attrgetter
 from socket import socket
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 
 from core.cluster import adopt_environ, environ
 from core.data.batch import payload_bytes
+from core.data.direct import kept_here, noting
 from core.data.future import DataProtoFuture
 from core.data.identity import real_rows
 from core.data.private import let_go_of_store, method_ended
@@ -38,11 +37,12 @@ from core.data.rows import row_count, select_rows
 from core.data.shares import Receipt, Share
 from core.data.wire import pack
 from core.dispatch import registration_of
-from core.errors import PodiumError, ShareError, WorkerError, WorkerMethodError, WorkerStartError, traceback_text
+from core.errors import ShareError, WorkerStartError
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.facts import RankFacts, visible_devices
 from core.worker.header import Header, plain_answer_name, plain_header
 from core.worker.ports import hold_port
+from core.worker.raised import user_traceback, words_of, wrapped
 from core.worker.traces import Traces, leave_traces
 
 _LOAD_STATE = Header("load_state", -1, 0, False, "")
@@ -63,6 +63,7 @@ class ActorShell:
     """The methods that a worker group calls; mixed in front of a user's class by ``shell_class``."""
 
     _podium_class: type
+    _podium_offers_directly: bool = False
     _podium_port: socket | None = None
     _podium_place: tuple[str, int] = ("", -1)
 
@@ -94,11 +95,11 @@ class ActorShell:
         except Exception as error:
             raise WorkerStartError(
                 f"{self._podium_class.__name__} of group {group} could not be built on rank {rank}: "
-                f"{type(error).__name__}: {_words(error)}",
+                f"{type(error).__name__}: {words_of(error)}",
                 group=group,
                 rank=rank,
                 method="__init__",
-                traceback_text=_user_traceback(error),
+                traceback_text=user_traceback(error),
             ) from None
         return _identity(), _receipt(started_ns)
 
@@ -151,9 +152,9 @@ class ActorShell:
             result = work.method(*work.args, **work.kwargs)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
-            return work.reported(result, started_ns)
+            return work.reported(result, started_ns, self._podium_place[0])
         except BaseException as error:
-            raise _wrapped(error, self, header, started_ns) from None
+            raise wrapped(error, self._podium_place, header, started_ns) from None
 
 
 class AsyncActorShell(ActorShell):
@@ -184,9 +185,9 @@ class AsyncActorShell(ActorShell):
             result = work.method(*work.args, **work.kwargs)
             if inspect.isawaitable(result):
                 result = await result
-            return work.reported(result, started_ns)
+            return work.reported(result, started_ns, self._podium_place[0])
         except BaseException as error:
-            raise _wrapped(error, self, header, started_ns) from None
+            raise wrapped(error, self._podium_place, header, started_ns) from None
 
 
 def _identity() -> WorkerIdentity:
@@ -203,6 +204,23 @@ def _plain_answer(header: Header, is_async: bool) -> Callable[..., Any]:
 
     def answer(self: ActorShell, /, *args: Any, **kwargs: Any) -> list[Any] | bytes:
         return _as_one(self._podium_do(header, args, kwargs))
+
+    return answer
+
+
+def _bare_answer(entry: str, is_async: bool) -> Callable[..., Any]:
+    """Return the same entry as a method without parameters."""
+    if is_async:
+
+        async def answer_async(self: AsyncActorShell) -> list[Any] | bytes:
+            answer: list[Any] | bytes = await getattr(self, entry)()
+            return answer
+
+        return answer_async
+
+    def answer(self: ActorShell) -> list[Any] | bytes:
+        done: list[Any] | bytes = getattr(self, entry)()
+        return done
 
     return answer
 
@@ -226,6 +244,7 @@ class _Work:
     given: tuple[Any, ...]
     n_real: int
     n_padding: int
+    note: str = ""
 
     @classmethod
     def prepare(cls, worker: object, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Work:
@@ -233,11 +252,12 @@ class _Work:
         let_go_of_store()
         n_real, n_padding = max(header.n_real, 0), header.n_padding
         shares: list[Share] = []
+        notes: list[str] = []
 
         def resolve(value: Any) -> Any:
             if not header.materialize or not isinstance(value, DataProtoFuture):
                 return value
-            with views() if header.views else nullcontext():
+            with views() if header.views else nullcontext(), noting(notes):
                 resolved, share = value.materialize()
             if share is not None:
                 shares.append(share)
@@ -251,10 +271,10 @@ class _Work:
         mixed = n_real > 0 and n_padding > 0
         given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if mixed else ()
         method = attrgetter(header.method)(worker)
-        return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding)
+        return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding, "; ".join(notes))
 
-    def reported(self, result: Any, started_ns: int) -> tuple[Any, bytes]:
-        """Return the result with its receipt."""
+    def reported(self, result: Any, started_ns: int, group: str) -> tuple[Any, bytes]:
+        """Return the result with its receipt; ``group`` is the worker's."""
         finished_ns = time.monotonic_ns()
         method_ended()
         if self.n_padding and isinstance(result, tuple):
@@ -265,6 +285,12 @@ class _Work:
             result, keep = select_rows(result, keep), None
         rows_out = row_count(result) if self.header.trims else None
         n_bytes = payload_bytes(result)
+        said = self.note
+        if self.header.transport and n_bytes:
+            notes = [said] if said else []
+            with noting(notes):
+                result = kept_here(result, f"{group}.{self.header.method}", self.header.transport)
+            said = "; ".join(notes)
         receipt = Receipt(
             started_ns=started_ns,
             finished_ns=finished_ns,
@@ -273,6 +299,7 @@ class _Work:
             bytes_out=n_bytes,
             n_padding=self.n_padding,
             keep=keep,
+            note=said,
         )
         return pack(result) if n_bytes else result, receipt.pack()
 
@@ -326,63 +353,6 @@ def _receipt(started_ns: int) -> bytes:
     return Receipt(started_ns, time.monotonic_ns(), 0, -1, 0).pack()
 
 
-def _wrapped(error: BaseException, worker: ActorShell, header: Header, started_ns: int) -> BaseException:
-    """Say where a method raised. Podium's own errors and the ends of a process or a task pass as they are.
-
-    An error of another group's worker, met in a future, does not: this rank is not the one that it tells of.
-    """
-    if isinstance(error, _ENDS) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
-        return error
-    group, rank = worker._podium_place
-    return WorkerMethodError(
-        f"{group}.{header.method} raised {type(error).__name__} on rank {rank}: {_words(error)}",
-        group=group,
-        rank=rank,
-        method=header.method,
-        traceback_text=_user_traceback(error),
-        cause_type=type(error).__name__,
-        cause=_picklable(error),
-        started_ns=started_ns,
-        finished_ns=time.monotonic_ns(),
-    )
-
-
-_ENDS = (SystemExit, GeneratorExit, asyncio.CancelledError)
-
-
-def _words(error: BaseException) -> str:
-    """Return the text of a user's exception, whatever its ``__str__`` does."""
-    try:
-        return _sendable(str(error))
-    except Exception as broken:
-        return f"(its __str__ raised {type(broken).__name__})"
-
-
-def _sendable(text: str) -> str:
-    """Escape what UTF-8 cannot hold, such as bytes of a file's name: Ray would end the worker's process over it."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _user_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's own code on: the frames of the shell and of Ray before it say nothing."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    return _sendable(traceback_text(error.with_traceback(trace)))
-
-
-def _is_machinery(path: str) -> bool:
-    return path.startswith(PACKAGE_PATH) or f"{os.sep}ray{os.sep}" in path
-
-
-def _picklable(error: BaseException) -> BaseException | None:
-    try:
-        again: BaseException = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - bytes made in the same line
-    except Exception:
-        return None
-    return again if type(again) is type(error) else None
-
-
 _shells: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
@@ -396,13 +366,18 @@ def shell_class(user_class: type) -> type:
 
     def fill(namespace: dict[str, Any]) -> None:
         namespace.update(
-            _podium_class=user_class, __module__=user_class.__module__, __qualname__=user_class.__qualname__
+            _podium_class=user_class,
+            _podium_offers_directly=False,
+            __module__=user_class.__module__,
+            __qualname__=user_class.__qualname__,
         )
         for name in dir(user_class):
             registration = registration_of(inspect.getattr_static(user_class, name, None))
             if registration is not None:
+                namespace["_podium_offers_directly"] |= bool(registration.tensor_transport)
                 header = plain_header(name, registration.materialize_futures, registration.zero_copy)
                 namespace[plain_answer_name(name)] = _plain_answer(header, has_async)
+                namespace[plain_answer_name(name, takes=False)] = _bare_answer(plain_answer_name(name), has_async)
 
     shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
     _shells[user_class] = shell

@@ -8,7 +8,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,7 +118,7 @@ def test_a_call_that_does_not_exist_is_none(stage: Stage) -> None:
 
 def test_an_error_is_read_back_with_its_traceback_and_rank(stage: Stage) -> None:
     error = ErrorFacts("ValueError", "bad", "Traceback: bad", 1)
-    reader = stage.play(*people(), started(1, 10), replace(finished(1, 20, status="error"), error=error))
+    reader = stage.play(*people(), started(1, 10), finished(1, 20, status="error")._replace(error=error))
     detail = reader.call(1)
     assert detail is not None
     assert (detail.error_type, detail.error_message, detail.error_traceback, detail.error_rank) == (
@@ -160,7 +159,7 @@ def test_of_a_call_in_flight_the_ranks_that_have_not_answered_are_shown_as_runni
 
 
 def test_a_call_to_rank_zero_waits_for_nobody_else(stage: Stage) -> None:
-    reader = stage.play(*people(3), replace(started(1, 10), dispatch_mode="RANK_ZERO"))
+    reader = stage.play(*people(3), started(1, 10)._replace(dispatch_mode="RANK_ZERO"))
     detail = reader.call(1)
     assert detail is not None
     assert [one.rank for one in detail.spans] == [0]

@@ -163,7 +163,7 @@ def test_an_operation_keeps_its_plan_and_how_long_it_waited_and_stood_still() ->
 
 
 def test_what_the_driver_took_to_hand_over_is_kept_per_call_and_per_rank() -> None:
-    events = [started(1, 10), replace(span(1, 0, 13, 19), serialise_ns=5), replace(finished(1, 22), serialise_ns=11)]
+    events = [started(1, 10), span(1, 0, 13, 19)._replace(serialise_ns=5), finished(1, 22)._replace(serialise_ns=11)]
     batch = Ledger(START_NS).take([*people(), *events])
     assert rows(batch, "call")[0]["serialise_ns"] == 11
     assert rows(batch, "rank_span")[0]["serialise_ns"] == 5

@@ -155,7 +155,7 @@ def test_a_call_whose_value_could_not_be_unpadded_failed_once(awaited_first: boo
 
 def test_an_error_becomes_columns_of_the_call_and_a_line_among_the_events() -> None:
     error = ErrorFacts("ValueError", "bad shape\nin detail", "Traceback ...", 1)
-    batch = Ledger(START_NS).take([*people(), started(1, 10), replace(finished(1, 20, status="error"), error=error)])
+    batch = Ledger(START_NS).take([*people(), started(1, 10), finished(1, 20, status="error")._replace(error=error)])
     (row,) = rows(batch, "call")
     assert (row["error_type"], row["error_message"], row["error_traceback"], row["error_rank"]) == (
         "ValueError",
@@ -170,7 +170,7 @@ def test_an_error_becomes_columns_of_the_call_and_a_line_among_the_events() -> N
 def test_tracebacks_are_left_out_when_asked() -> None:
     error = ErrorFacts("ValueError", "bad", "Traceback with a secret", 1)
     ledger = Ledger(START_NS, tracebacks=False)
-    batch = ledger.take([*people(), started(1, 10), replace(finished(1, 20, status="error"), error=error)])
+    batch = ledger.take([*people(), started(1, 10), finished(1, 20, status="error")._replace(error=error)])
     assert "secret" not in str(batch.statements)
 
 
@@ -193,7 +193,7 @@ def test_something_nobody_knows_does_not_stop_the_rest(caplog: pytest.LogCapture
 
 
 def test_a_span_of_a_group_that_nobody_announced_still_finds_a_lane() -> None:
-    batch = Ledger(START_NS).take([replace(span(5, 3, 1, 2), group="late")])
+    batch = Ledger(START_NS).take([span(5, 3, 1, 2)._replace(group="late")])
     assert rows(batch, "lane")[0]["rank"] == 3
     assert rows(batch, "worker_group")[0]["name"] == "late"
     assert rows(batch, "rank_span")[0]["method_id"] == 0
