@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from core.cluster.base import Ref
+from core.cluster.base import Ref, shares_a_process
 from core.cluster.local import LocalCluster, LocalRef
+from core.cluster.offers import NoDirectTransport, Offer
 
 
 def fetch(refs: Sequence[Ref]) -> list[Any]:
@@ -16,6 +17,41 @@ def fetch(refs: Sequence[Ref]) -> list[Any]:
     from core.cluster.on_ray import RayCluster  # here, because a local cluster must not load Ray
 
     return RayCluster.connect().fetch(refs)
+
+
+def offer(memory: Any, transport: str) -> Offer:
+    """Keep a tensor in this worker, for others to take by the cluster's direct transport of that name.
+
+    Raises:
+        NoDirectTransport: The cluster has none, or this tensor cannot go by it.
+    """
+    if shares_a_process():
+        raise NoDirectTransport("the workers of a local cluster share the driver's process")
+    from core.cluster.on_ray import RayCluster
+
+    return RayCluster.connect().offer(memory, transport)
+
+
+def take(offers: Sequence[Offer]) -> list[Any]:
+    """Return the tensors that other workers keep, in order, by direct transport.
+
+    Raises:
+        NoDirectTransport: One cannot be had that way.
+    """
+    from core.cluster.on_ray import RayCluster
+
+    return RayCluster.connect().take(offers)
+
+
+def take_by_store(offers: Sequence[Offer]) -> list[Any]:
+    """Return what other workers keep as read-only arrays of bytes in the cluster's shared memory, in order.
+
+    Raises:
+        WorkerDiedError: A worker is gone, and what it kept with it.
+    """
+    from core.cluster.on_ray import RayCluster
+
+    return RayCluster.connect().take_by_store(offers)
 
 
 def is_ref(value: object) -> bool:

@@ -6,7 +6,7 @@ import re
 import uuid
 
 from core.cluster.base import ReserveRequest
-from core.errors import WorkerDiedError
+from core.errors import UnknownNameError, UsageError, WorkerDiedError
 
 
 def native_name(request: ReserveRequest, node_index: int) -> str:
@@ -34,4 +34,20 @@ def death_in(text: str, how: str) -> WorkerDiedError:
         pid=int(pid.group(1)) if pid else 0,
         node=address.group(1) if address else "",
         how=how,
+    )
+
+
+def name_taken(name: str) -> UsageError:
+    """Return the error for a worker whose name another has."""
+    return UsageError(
+        f"there is a worker named {name} already; give the group another name_prefix, or close the group that has it"
+    )
+
+
+def unknown_name(name: str, namespace: str) -> UnknownNameError:
+    """Return the error for a name that no worker has."""
+    return UnknownNameError(
+        f"no worker named {name!r} lives in Ray's namespace {namespace!r}; a driver that looks for another's workers "
+        f"must be in the same: core.init(namespace=...) in both",
+        name=name,
     )

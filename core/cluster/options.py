@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from core.cluster.base import SpawnRequest
@@ -23,3 +24,20 @@ def actor_options(request: SpawnRequest) -> dict[str, Any]:
         variables = {**runtime_env.get("env_vars", {}), **request.env}
         options["runtime_env"] = {**runtime_env, "env_vars": variables}
     return options
+
+
+def two_return_entries(actor_class: type) -> Iterator[Callable[..., Any]]:
+    """Yield the shell's methods that have two returns: saying so once is quick, at each call slow."""
+    for name in dir(actor_class):
+        if (
+            name.startswith("_podium_")
+            and not name.startswith("_podium_answer")
+            and callable(method := getattr(actor_class, name))
+            and not isinstance(method, type)
+        ):
+            yield method
+
+
+def offers_directly(actor_class: type) -> bool:
+    """Tell whether workers of this class keep results for others: each is then made with a thread for that."""
+    return bool(getattr(actor_class, "_podium_offers_directly", False))

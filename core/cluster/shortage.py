@@ -155,3 +155,14 @@ def no_room(
         available=tuple(available.items()),
         hopeless=any(amount > total.get(name, 0.0) for name, amount in needed.items()),
     )
+
+
+def not_in_time(request: ReserveRequest, timeout_s: float) -> PlacementError:
+    """Return the error for slots that did not come although nothing seems to be short."""
+    return PlacementError(
+        f"pool {request.pool} {list(request.process_on_nodes)} did not get its slots within {timeout_s:g} s although "
+        f"enough seems to be free; look at the cluster's own state",
+        pool=request.pool,
+        bundle=tuple(request.bundle.items()),
+        n_bundles=sum(request.process_on_nodes),
+    )

@@ -10,6 +10,7 @@ import numpy as np
 
 from core.cluster import Ref
 from core.cluster.fetching import fetch
+from core.data.direct import landed
 from core.data.proto import DataProto
 from core.data.receive import borrowing
 from core.data.rows import cut_rows, join, padded_indices, row_count, row_ids, select_rows
@@ -167,9 +168,9 @@ def _length(whole: Any) -> int:
 def _joined(refs: Sequence[Ref], join_parts: Callable[[Sequence[Any]], Any]) -> Any:
     """Fetch parts and join them: several into one allocation, straight from the cluster's memory."""
     if len(refs) == 1:
-        return join_parts(fetch(refs))
+        return join_parts(landed(fetch(refs)))
     with borrowing() as loans:
-        parts = fetch(refs)
+        parts = landed(fetch(refs))
     return loans.settled(join_parts(parts))
 
 

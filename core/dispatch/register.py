@@ -20,6 +20,9 @@ MAGIC_ATTR = "attrs_of_podium"
 
 DispatchMode = Dispatch | OpenEnum | Mapping[str, Callable[..., Any]]
 
+_TWO_SIDED = {"gloo", "nccl"}
+"""Transports of Ray's in which the sender takes part too: ``docs/bytes.md`` has why they are not used."""
+
 _ROWS = {"DP_COMPUTE", "DP_COMPUTE_PROTO", "DP_COMPUTE_PROTO_WITH_FUNC", "DP_COMPUTE_METRIC"}
 
 
@@ -34,6 +37,7 @@ class Registration:
     uneven: Uneven | None
     zero_copy: bool = False
     timeout_s: float | None = None
+    tensor_transport: str = ""
 
     @property
     def dispatch_name(self) -> str:
@@ -54,6 +58,7 @@ def register(
     uneven: str | Uneven | None = None,
     zero_copy: bool = False,
     timeout_s: float | None = None,
+    tensor_transport: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a worker method callable through its worker group.
 
@@ -69,16 +74,20 @@ def register(
         timeout_s: How long a call, or the ``get`` of its future, waits for the ranks before it raises
             ``CallTimeoutError``; 0 for as long as it takes, None leaves it to the group. A ``core.deadline`` block
             around the call counts before it.
+        tensor_transport: A direct transport of Ray's, such as "nixl": the tensors of a result stay on the worker's
+            device until another group's workers take them from there; see ``docs/bytes.md``. Only for methods that
+            return a ``DataProtoFuture``. Empty for the cluster's shared memory.
 
     Raises:
         RegistrationError: The mode is unknown, incomplete, or makes no sense with ``execute_mode``; ``timeout_s`` is
-            negative.
+            negative; ``tensor_transport`` cannot be used, or not with a call that blocks.
     """
     if timeout_s is not None and not timeout_s >= 0:
         raise RegistrationError(f"timeout_s must not be negative, got {timeout_s}; 0 is for no deadline")
     _check_dispatch_mode(dispatch_mode)
     _check_execute_mode(execute_mode)
     _check_pair(dispatch_mode, execute_mode)
+    _check_transport(tensor_transport, blocking)
     registration = Registration(
         dispatch_mode,
         execute_mode,
@@ -87,6 +96,7 @@ def register(
         None if uneven is None else as_uneven(uneven),
         zero_copy,
         timeout_s,
+        tensor_transport,
     )
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -108,6 +118,7 @@ def register(
                 "uneven": registration.uneven,
                 "zero_copy": registration.zero_copy,
                 "timeout_s": registration.timeout_s,
+                "tensor_transport": registration.tensor_transport,
             },
         )
         return marked
@@ -145,6 +156,7 @@ def registration_of(method: object) -> Registration | None:
         attrs.get("uneven"),
         attrs.get("zero_copy", False),
         attrs.get("timeout_s"),
+        attrs.get("tensor_transport", ""),
     )
 
 
@@ -183,4 +195,17 @@ def _check_pair(dispatch_mode: object, execute_mode: object) -> None:
         raise RegistrationError(
             f"{dispatch_mode!r} deals one share to every rank, with {execute_mode!r} all but the first would be lost; "
             f"use Dispatch.ONE_TO_ALL or Dispatch.RANK_ZERO"
+        )
+
+
+def _check_transport(transport: str, blocking: bool) -> None:
+    if transport.lower() in _TWO_SIDED:
+        raise RegistrationError(
+            f"tensor_transport={transport!r} needs the sender's part in each transfer, and Ray ends both workers when "
+            f"one fails; use one where the receiver alone acts, such as 'nixl'"
+        )
+    if transport and blocking:
+        raise RegistrationError(
+            f"tensor_transport={transport!r} is for results that stay on the cluster, and this method's go to the "
+            f"driver; register it with blocking=False"
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from core.cluster import Submitted
+from core.data.direct import landed, noting
 from core.data.future import DataProtoFuture, without_padding
 from core.data.receive import Loans, borrowing
 from core.data.rows import join, row_count
@@ -288,12 +289,22 @@ class _Resolve:
         try:
             parts = fetch_answers(self.crew, [one.result for one in self.submitted], self.tracker)
             packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
-            return parts, [Receipt.unpack(one) for one in packed]
+            return self._landed(parts), [Receipt.unpack(one) for one in packed]
         except Exception as error:
             told = undelivered(error, self.crew.group, self.method.name)
             raise told from told.__cause__
         finally:
             self.tracker.phases.wait_ns = time.monotonic_ns() - began
+
+    def _landed(self, parts: list[Any]) -> list[Any]:
+        """Take what stayed on the workers' devices, and tell the record that the driver had it brought here."""
+        runtime = self.crew.runtime
+        notes: list[str] = []
+        with noting(notes):
+            here = list(landed(parts))
+        for text in notes:
+            runtime.bus.emit(Notice(runtime.clock.now_ns(), "warning", text))
+        return here
 
 
 def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
