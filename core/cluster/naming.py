@@ -6,7 +6,7 @@ import re
 import uuid
 
 from core.cluster.base import ReserveRequest
-from core.errors import UnknownNameError, UsageError, WorkerDiedError
+from core.errors import ClusterUnreachableError, UnknownNameError, UsageError, WorkerDiedError
 
 
 def native_name(request: ReserveRequest, node_index: int) -> str:
@@ -50,4 +50,21 @@ def unknown_name(name: str, namespace: str) -> UnknownNameError:
         f"no worker named {name!r} lives in Ray's namespace {namespace!r}; a driver that looks for another's workers "
         f"must be in the same: core.init(namespace=...) in both",
         name=name,
+    )
+
+
+def cannot_be_joined(address: str, error: Exception) -> ClusterUnreachableError:
+    """Return the error for a cluster that RAY_ADDRESS names and that does not answer."""
+    return ClusterUnreachableError(
+        f"the Ray cluster at {address} (RAY_ADDRESS) cannot be joined: {error.__cause__ or error}; a driver runs on a "
+        f"node of its cluster; without RAY_ADDRESS Podium starts Ray here",
+        address=address,
+    )
+
+
+def was_shut_down() -> ClusterUnreachableError:
+    """Return the error for a driver that goes on after Ray has ended."""
+    return ClusterUnreachableError(
+        "Ray was shut down while this driver still used it, and its workers with it; leave ray.shutdown() to the end "
+        "of the script"
     )

@@ -22,6 +22,7 @@ from ray.exceptions import (
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from core.cluster import naming
 from core.cluster.addresses import address_key
 from core.cluster.base import (
     UNREACHABLE,
@@ -34,18 +35,11 @@ from core.cluster.base import (
     StoreRoom,
     Submitted,
 )
-from core.cluster.naming import death_in, name_taken, native_name, shown_name, unknown_name
 from core.cluster.offers import NoDirectTransport, Offer, copied, keep
 from core.cluster.options import actor_options, offers_directly, two_return_entries
 from core.cluster.processes import end_children
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
-from core.errors import (
-    ClusterUnreachableError,
-    PlacementError,
-    PodiumError,
-    UnknownNameError,
-    WorkerDiedError,
-)
+from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
@@ -81,11 +75,7 @@ class RayCluster:
             try:
                 ray.init(address=address, **{"log_to_driver": True, **options})
             except (ConnectionError, RuntimeError) as error:
-                raise ClusterUnreachableError(
-                    f"the Ray cluster at {address} (RAY_ADDRESS) cannot be joined: {error.__cause__ or error}; a "
-                    f"driver runs on a node of its cluster; without RAY_ADDRESS Podium starts Ray here",
-                    address=address,
-                ) from error
+                raise naming.cannot_be_joined(address, error) from error
             return cls(started_here=False)
         local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
         ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
@@ -112,7 +102,7 @@ class RayCluster:
                 made[node_index] = placement_group(
                     [dict(pinned(request).bundle)] * sizes[node_index],
                     strategy=request.strategy,
-                    name=native_name(request, node_index),
+                    name=naming.native_name(request, node_index),
                     lifetime=request.lifetime,
                 )
             for group in made.values():
@@ -152,7 +142,7 @@ class RayCluster:
         except ValueError as error:
             if "already" not in str(error):
                 raise
-            raise name_taken(request.name) from None
+            raise naming.name_taken(request.name) from None
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
@@ -168,11 +158,20 @@ class RayCluster:
 
     def ask(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
         """Call an actor's method with one return."""
-        _require_connection()
-        try:
-            return getattr(actor, method).remote(*args, **kwargs)
-        except RayActorError as error:
-            raise _translated(error) from None
+        return self.bound(actor, method)(*args, **kwargs)
+
+    def bound(self, actor: Any, method: str) -> Callable[..., Ref]:
+        """Bind as Ray does it for each ``actor.method``: a twentieth of what a call costs, but for many."""
+        remote = getattr(actor, method).remote
+
+        def ask(*args: Any, **kwargs: Any) -> Ref:
+            _require_connection()
+            try:
+                return remote(*args, **kwargs)
+            except RayActorError as error:
+                raise _translated(error) from None
+
+        return ask
 
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
         """Wait for the next one and a moment more: so rounds are few, also for a thousand ranks."""
@@ -271,7 +270,7 @@ class RayCluster:
         try:
             return ray.get_actor(name)
         except ValueError:
-            raise unknown_name(name, ray.get_runtime_context().namespace) from None
+            raise naming.unknown_name(name, ray.get_runtime_context().namespace) from None
 
     def adopt_actor(self, actor: Any) -> None:
         """Remember that the handle may not know how many returns a method has: another process made the class."""
@@ -339,10 +338,7 @@ def _require_connection() -> None:
         ClusterUnreachableError: Ray was shut down.
     """
     if not ray.is_initialized():
-        raise ClusterUnreachableError(
-            "Ray was shut down while this driver still used it, and its workers with it; leave ray.shutdown() to the "
-            "end of the script"
-        )
+        raise naming.was_shut_down()
 
 
 def _where(request: SpawnRequest) -> dict[str, Any]:
@@ -429,7 +425,7 @@ def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
     """Return the bundles that others hold; ``own`` groups stand for the request itself."""
     mine = {group.id.hex() for group in own}
     return [
-        Reservation(entry["bundles_to_node_id"][index], shown_name(entry["name"]), dict(bundle))
+        Reservation(entry["bundles_to_node_id"][index], naming.shown_name(entry["name"]), dict(bundle))
         for entry in placement_group_table().values()
         if entry["state"] in {"CREATED", "RESCHEDULING"} and entry["placement_group_id"] not in mine
         for index, bundle in entry["bundles"].items()
@@ -447,5 +443,5 @@ def _translated(error: BaseException) -> BaseException:
         return error
     if isinstance(error, (RayActorError, OutOfMemoryError, NodeDiedError)):
         # Its process is gone in all three cases; one that cannot be reached may come back.
-        return death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
+        return naming.death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
     return error
