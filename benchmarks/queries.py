@@ -82,6 +82,8 @@ def questions(reader: Reader) -> dict[str, Callable[[], object]]:
         "latency_map: 1 h": lambda: reader.latency_map("actor", "update", middle, middle + 3_600_000, _PX),
         "rank_map: all of it": lambda: reader.rank_map("actor", None, None, _PX),
         "rank_map: 1 h": lambda: reader.rank_map("actor", middle, middle + 3_600_000, _PX),
+        "steps_between: ten": lambda: reader.steps_between(newest // 80, newest // 80 + 9),
+        "steps_between: all": lambda: reader.steps_between(0, newest),
         "pools": reader.pools,
         "pool_generations": reader.pool_generations,
         "groups": reader.groups,

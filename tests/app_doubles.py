@@ -19,6 +19,7 @@ from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
 from web.groups import Group
 from web.latency import LatencyMap, MethodLatency, RankMap
+from web.steps import StepsSum
 
 PORT = 4321
 HOST = f"127.0.0.1:{PORT}"
@@ -172,6 +173,9 @@ class MemorySource:
 
     def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
         return None
+
+    def steps_between(self, first: int, last: int) -> StepsSum:
+        return StepsSum(first, last, 0, False, ())
 
     def sequence(self) -> int:
         return self.seq

@@ -16,6 +16,7 @@ from web.changes import ChangeSource
 from web.deaths import DeathSource
 from web.groups import GroupSource
 from web.latency import LatencySource
+from web.steps import StepSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,7 @@ class Timeline:
 MAX_BARS = 2000
 
 
-class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSource, Protocol):
+class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSource, StepSource, Protocol):
     """Answers about one run. Every method may be called from several threads at once."""
 
     def run(self) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
@@ -13,32 +13,29 @@ from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
 from app.api.tokens import Scope
-from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, workers
+from web import compare, heatmap, operations, padding, pages, pool_map, postmortem, stragglers, workers
 from web.frame import Frame
+from web.source import RunSource
 
 router = APIRouter(include_in_schema=False)
 _MAX_ID = 2**53
 _FOR_A_YEAR = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "public, no-cache"
+# A page by its path: its name, and what draws it.
+_PAGES: dict[str, tuple[str, Callable[[RunSource, Frame], str]]] = {
+    "/": ("overview", pages.render_overview),
+    "/timeline": ("timeline", pages.render_timeline),
+    "/calls": ("calls", pages.render_calls),
+    "/heatmap": ("heatmap", heatmap.render_heatmap),
+    "/stragglers": ("stragglers", stragglers.render_stragglers),
+    "/data": ("data", padding.render_data),
+    "/compare": ("compare", compare.render_compare),
+    "/pools": ("pools", pool_map.render_pools),
+    "/workers": ("workers", workers.render_workers),
+    "/operations": ("operations", operations.render_operations),
+    "/postmortem": ("postmortem", postmortem.render_postmortem),
+}
 _READ_TOKEN_HINT = "This browser came with the read token; open the URL with the control token to steer."
-
-
-@router.get("/")
-async def overview(has: With, who: Who, request: Request) -> Response:
-    """Show the run at a glance."""
-    return await _page(has, request, who, "overview", lambda frame: pages.render_overview(has.source, frame))
-
-
-@router.get("/timeline")
-async def timeline(has: With, who: Who, request: Request) -> Response:
-    """Show a lane per rank."""
-    return await _page(has, request, who, "timeline", lambda frame: pages.render_timeline(has.source, frame))
-
-
-@router.get("/calls")
-async def calls(has: With, who: Who, request: Request) -> Response:
-    """Show the list of calls."""
-    return await _page(has, request, who, "calls", lambda frame: pages.render_calls(has.source, frame))
 
 
 @router.get("/calls/{call_id}")
@@ -52,48 +49,6 @@ async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Pa
         return found
 
     return await _page(has, request, who, "call", render)
-
-
-@router.get("/heatmap")
-async def latency(has: With, who: Who, request: Request) -> Response:
-    """Show how long each method's calls take, and how that moves."""
-    return await _page(has, request, who, "heatmap", lambda frame: heatmap.render_heatmap(has.source, frame))
-
-
-@router.get("/stragglers")
-async def slow_ranks(has: With, who: Who, request: Request) -> Response:
-    """Show which ranks the others wait for."""
-    return await _page(has, request, who, "stragglers", lambda frame: stragglers.render_stragglers(has.source, frame))
-
-
-@router.get("/data")
-async def rows_and_bytes(has: With, who: Who, request: Request) -> Response:
-    """Show what calls carried: rows, padding, bytes."""
-    return await _page(has, request, who, "data", lambda frame: padding.render_data(has.source, frame))
-
-
-@router.get("/pools")
-async def pools(has: With, who: Who, request: Request) -> Response:
-    """Show every slot with who is on it, and change the pools."""
-    return await _page(has, request, who, "pools", lambda frame: pool_map.render_pools(has.source, frame))
-
-
-@router.get("/workers")
-async def worker_lanes(has: With, who: Who, request: Request) -> Response:
-    """Show a line per rank with every process that it has had."""
-    return await _page(has, request, who, "workers", lambda frame: workers.render_workers(has.source, frame))
-
-
-@router.get("/operations")
-async def operation_list(has: With, who: Who, request: Request) -> Response:
-    """Show what was asked of the pools, and every attempt from outside."""
-    return await _page(has, request, who, "operations", lambda frame: operations.render_operations(has.source, frame))
-
-
-@router.get("/postmortem")
-async def post_mortem(has: With, who: Who, request: Request) -> Response:
-    """Show what became of the run: who died of what, and what was in flight."""
-    return await _page(has, request, who, "postmortem", lambda frame: postmortem.render_postmortem(has.source, frame))
 
 
 @router.get("/static/{name:path}")
@@ -110,6 +65,17 @@ async def static(has: With, request: Request, name: str) -> Response:
         headers["Content-Encoding"] = "gzip"
         return Response(found.gzipped, headers=headers, media_type=found.media_type)
     return Response(found.body, headers=headers, media_type=found.media_type)
+
+
+def _show(page: str, render: Callable[[RunSource, Frame], str]) -> Callable[..., Awaitable[Response]]:
+    async def show(has: With, who: Who, request: Request) -> Response:
+        return await _page(has, request, who, page, lambda frame: render(has.source, frame))
+
+    return show
+
+
+for _path, (_name, _render) in _PAGES.items():
+    router.add_api_route(_path, _show(_name, _render), name=_name)
 
 
 def html_problem(files: StaticFiles, root_path: str = "") -> HtmlProblem:

@@ -11,7 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.errors import NotARunFileError, RunFileError
-from app.store import read_calls, read_deaths, read_groups, read_latency, read_list, read_places, read_timeline
+from app.store import (
+    read_calls,
+    read_deaths,
+    read_groups,
+    read_latency,
+    read_list,
+    read_places,
+    read_steps,
+    read_timeline,
+)
 from app.store.codes import LEVELS, never_ended_code
 from app.store.lock import is_free
 from app.store.read_calls import ms
@@ -35,6 +44,7 @@ from web.source import (
     Timeline,
     Worker,
 )
+from web.steps import StepsSum
 
 STALE_NS = 5_000_000_000
 _RATE_WINDOW_S = 10
@@ -204,6 +214,11 @@ class Reader:
         with self._pool.lend() as connection:
             rows = connection.execute("SELECT from_ns, to_ns, n_events, reason FROM gap ORDER BY id DESC LIMIT 200")
             return tuple(Gap(ms(row[0]), ms(row[1]), row[2], row[3]) for row in rows)
+
+    def steps_between(self, first: int, last: int) -> StepsSum:
+        """Return the ended calls of some steps by method, the oldest calls where there are very many."""
+        with self._pool.lend() as connection:
+            return read_steps.steps_between(connection, first, last)
 
     def sequence(self) -> int:
         """Return a number that grows whenever something was recorded."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
-from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
+from web import compare, heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
 from web.calls import CallDetail, CallFilter, CallPage
 from web.frame import Frame
 from web.source import Overview, Run, Step
@@ -58,6 +58,7 @@ def every_page(source: SampleRun, frame: Frame) -> dict[str, str]:
         "heatmap": heatmap.render_heatmap(source, frame),
         "stragglers": stragglers.render_stragglers(source, frame),
         "data": padding.render_data(source, frame),
+        "compare": compare.render_compare(source, frame),
         "pools": pool_map.render_pools(source, frame),
         "workers": workers.render_workers(source, frame),
         "operations": operations.render_operations(source, frame),

@@ -37,6 +37,7 @@ from web.source import (
     Timeline,
     Worker,
 )
+from web.steps import StepsSum
 
 
 class SampleRun:
@@ -161,8 +162,8 @@ class SampleRun:
                 streak = old.streak + 1 if ms == ran[-1] else 0
                 since_ms = call.row.started_ms - 1000.0 * streak
                 longest = max((streak, since_ms), (old.longest_streak, old.longest_streak_from_ms))
-                sums = (old.n_calls + 1, old.busy_ms + ms, old.lost_ms + lost_ms, n_slowest)
-                totals[key] = RankTotal(*key, *sums, streak, *longest)
+                busy_ms, lost_ms = old.busy_ms + ms, old.lost_ms + lost_ms
+                totals[key] = RankTotal(*key, old.n_calls + 1, busy_ms, lost_ms, n_slowest, streak, *longest)
         return tuple(sorted(totals.values(), key=lambda total: -total.lost_ms))
 
     def pools(self) -> tuple[Pool, ...]:
@@ -406,6 +407,9 @@ class SampleRun:
 
     def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
         return web_sample_life.rank_map(self._known(), group, from_ms or 0.0, to_ms or self._now_ms())
+
+    def steps_between(self, first: int, last: int) -> StepsSum:
+        return web_sample_life.steps_between(self._known(), first, last)
 
     def groups(self) -> tuple[Group, ...]:
         return ()

@@ -10,6 +10,7 @@ from web.changes import AuditEntry, PoolGeneration, Slot
 from web.deaths import CallInFlight, Death, RankDoing, RankOut
 from web.latency import LatencyMap, MethodLatency, RankMap
 from web.source import Operation, Worker
+from web.steps import MethodInSteps, StepsSum
 
 CRASH_TEXT = """Fatal Python error: Aborted
 
@@ -235,3 +236,31 @@ def rank_map(calls: list[SampleCall], group: str, from_ms: float, to_ms: float) 
     median = [sorted(longest[rank][k] for rank in ranks)[len(ranks) // 2] for k in range(n)]
     over = [[ms / median[k] if ms and median[k] else None for k, ms in enumerate(longest[rank])] for rank in ranks]
     return RankMap(from_ms, bucket_ms, n, ranks, [[ms or None for ms in longest[rank]] for rank in ranks], over)
+
+
+def steps_between(calls: list[SampleCall], first: int, last: int) -> StepsSum:
+    """Return the ended calls of some steps by method."""
+    own: dict[tuple[str, str], list[SampleCall]] = {}
+    for call in calls:
+        if first <= call.row.step <= last and call.row.status != "running":
+            own.setdefault((call.row.group, call.row.method), []).append(call)
+    found = []
+    for (group, method), some in sorted(own.items()):
+        lengths = sorted(call.row.duration_ms for call in some)
+        phases = ("gate_ms", "dispatch_ms", "execute_ms", "wait_ms", "collect_ms", "unpad_ms")
+        found.append(
+            MethodInSteps(
+                group,
+                method,
+                len(some),
+                sum(call.row.status == "error" for call in some),
+                lengths[len(lengths) // 2],
+                lengths[-1],
+                *(sum(getattr(call, name) for call in some) for name in phases),
+                rows=sum(call.row.rows for call in some),
+                padding_rows=sum(call.row.padding_rows for call in some),
+                bytes_out=sum(call.row.bytes_out for call in some),
+                bytes_in=sum(call.row.bytes_in for call in some),
+            )
+        )
+    return StepsSum(first, last, sum(map(len, own.values())), False, tuple(found))

@@ -1,0 +1,68 @@
+"""Questions about stretches of steps, answered from their calls."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.store.codes import OK
+from app.store.columns import read_columns
+from app.store.read_calls import ms
+from web.steps import MethodInSteps, StepsSum
+
+# More calls than tell two stretches apart, few enough to be added up at once.
+MOST_CALLS = 20_000
+_PHASES = ("gate_ns", "dispatch_ns", "execute_ns", "wait_ns", "collect_ns", "unpad_ns")
+_COUNTS = ("rows", "padding_rows", "bytes_out", "bytes_in")
+
+
+def steps_between(connection: sqlite3.Connection, first: int, last: int) -> StepsSum:
+    """Return the ended calls of the steps ``first`` to ``last`` by method; of very many the first ``MOST_CALLS``."""
+    method_id, took_ns, failed, *sums = read_columns(
+        connection,
+        ("method_id", "ended_ns - started_ns", f"status != {OK}", *_PHASES, *_COUNTS),
+        "(SELECT * FROM call WHERE step BETWEEN ? AND ? AND ended_ns IS NOT NULL ORDER BY step, id LIMIT ?)",
+        (first, last, MOST_CALLS + 1),
+    )
+    seen = slice(0, MOST_CALLS)
+    names = connection.execute(
+        "SELECT m.id, g.name, m.name FROM method m JOIN worker_group g ON g.id = m.group_id ORDER BY g.name, m.name"
+    ).fetchall()
+    found = []
+    for this_id, group, method in names:
+        own = np.flatnonzero(method_id[seen] == this_id)
+        if own.size:
+            of_it = {name: column[own] for name, column in zip((*_PHASES, *_COUNTS), sums, strict=True)}
+            found.append(_method(group, method, took_ns[own], failed[own], of_it))
+    n_calls = min(len(method_id), MOST_CALLS)
+    return StepsSum(first, last, n_calls, len(method_id) > MOST_CALLS, tuple(found))
+
+
+def _method(
+    group: str, method: str, took_ns: NDArray[np.int64], failed: NDArray[np.int64], sums: dict[str, NDArray[np.int64]]
+) -> MethodInSteps:
+    p50_ns, p95_ns = np.percentile(took_ns, (50, 95))
+
+    def total(name: str) -> int:
+        return int(sums[name].sum())
+
+    return MethodInSteps(
+        group=group,
+        method=method,
+        n_calls=int(took_ns.size),
+        n_failed=int(failed.sum()),
+        p50_ms=float(p50_ns) / 1e6,
+        p95_ms=float(p95_ns) / 1e6,
+        gate_ms=ms(total("gate_ns")),
+        dispatch_ms=ms(total("dispatch_ns")),
+        execute_ms=ms(total("execute_ns")),
+        wait_ms=ms(total("wait_ns")),
+        collect_ms=ms(total("collect_ns")),
+        unpad_ms=ms(total("unpad_ns")),
+        rows=total("rows"),
+        padding_rows=total("padding_rows"),
+        bytes_out=total("bytes_out"),
+        bytes_in=total("bytes_in"),
+    )
