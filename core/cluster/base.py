@@ -165,6 +165,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def bound(self, actor: ActorHandle, method: str) -> Callable[..., Ref]:
+        """Return what ``ask`` does with this method of this actor, bound once for many calls."""
+        ...
+
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
         """Yield the places in ``refs`` of those that came to a value or an error, as soon as they did.
 
