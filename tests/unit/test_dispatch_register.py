@@ -224,3 +224,18 @@ def test_a_member_needs_a_name_that_can_be_an_attribute(name: str) -> None:
 def test_the_names_of_the_executing_methods() -> None:
     assert get_predefined_execute_fn(Execute.ALL) == {"execute_fn_name": "execute_all"}
     assert get_predefined_execute_fn(Execute.RANK_ZERO) == {"execute_fn_name": "execute_rank_zero"}
+
+
+@pytest.mark.parametrize("transport", ["gloo", "NCCL"])
+def test_a_transport_in_which_the_sender_takes_part_is_refused_with_the_reason(transport: str) -> None:
+    with pytest.raises(RegistrationError, match=rf"tensor_transport='{transport}' needs the sender's part .* 'nixl'"):
+        register(blocking=False, tensor_transport=transport)
+
+
+def test_a_transport_is_for_results_that_stay_on_the_cluster() -> None:
+    with pytest.raises(RegistrationError, match=r"tensor_transport='nixl' .*register it with blocking=False"):
+        register(Dispatch.DP_COMPUTE_PROTO, tensor_transport="nixl")
+    method = register(Dispatch.DP_COMPUTE_PROTO, blocking=False, tensor_transport="nixl")(len)
+    registration = registration_of(method)
+    assert registration is not None
+    assert registration.tensor_transport == "nixl"

@@ -81,10 +81,11 @@ def test_rows_that_do_not_divide_are_an_error_unless_said_otherwise(n_rows: int,
 @given(
     numbers=st.tuples(*[st.integers(-1, 2**62)] * 6),
     keep=st.none() | st.lists(st.integers(0, 10**6), max_size=5).map(tuple),
+    note=st.just("") | st.text(),
 )
 def test_a_receipt_survives_its_trip_as_bytes(
-    numbers: tuple[int, int, int, int, int, int], keep: tuple[int, ...] | None
+    numbers: tuple[int, int, int, int, int, int], keep: tuple[int, ...] | None, note: str
 ) -> None:
-    receipt = Receipt(*numbers, keep)
+    receipt = Receipt(*numbers, keep, note)
     assert Receipt.unpack(receipt.pack()) == receipt
     assert receipt.n_kept == (receipt.rows_out if keep is None else len(keep))
