@@ -61,6 +61,8 @@ def questions(reader: Reader) -> dict[str, Callable[[], object]]:
         "timeline: 1 min": window(60_000),
         "timeline: 10 s": window(10_000),
         "timeline: 1 s": window(1_000),
+        "spans: 10 min, too many": lambda: reader.spans(middle, middle + 600_000),
+        "spans: 1 min": lambda: reader.spans(middle, middle + 60_000),
         "call": lambda: reader.call(newest // 2),
         "calls": calls(),
         "calls: half way": calls(newest // 2),

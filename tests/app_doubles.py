@@ -107,6 +107,9 @@ class MemorySource:
         bars = web.Bars([0], [1], [0], [100.0], [150.0], [1.0], ["ok"])
         return web.Timeline(begin, end, self.the_run.duration_ms, "bars", (lane,), ("rollout.generate",), bars)
 
+    def spans(self, from_ms: float | None, to_ms: float | None) -> web.Timeline | None:
+        return None if to_ms is None else self.timeline(from_ms, to_ms, 100)
+
     def call(self, call_id: int) -> calls.CallDetail | None:
         for row in self.rows:
             if row.id == call_id:

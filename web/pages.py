@@ -78,6 +78,7 @@ def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
     now_ms = source.run().duration_ms
     rows = rank_rows(detail, now_ms)
     is_running = detail.call.status == "running"
+    began_ms = [row.span.started_ms for row in rows if row.span.started_ms is not None]
     ran_ms = [row.ran_ms for row in rows if row.ran_ms is not None]
     return render(
         "call.html",
@@ -88,6 +89,7 @@ def render_call(source: RunSource, frame: Frame, call_id: int) -> str | None:
         shares=shares_of_call(detail),
         rows=rows,
         took_ms=max(now_ms - detail.call.started_ms, 0.0) if is_running else detail.call.duration_ms,
+        skew_ms=max(began_ms) - min(began_ms) if len(began_ms) > 1 else 0.0,
         spread_ms=detail.max_ms - detail.median_ms,
         lost_ms=sum(detail.max_ms - ms for ms in ran_ms),
         padding_share=_padding_share(detail),

@@ -318,6 +318,10 @@ class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSourc
         """Return the window ``[from_ms, to_ms]`` for a figure ``px`` wide; None is the run's start or its end."""
         ...
 
+    def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
+        """Return a window with each of its spans, or None when they are too many to be told one by one, or pruned."""
+        ...
+
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools as they stand."""
         ...

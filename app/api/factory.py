@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
-from app.api import health, listening, reading, showing, steering
+from app.api import exporting, health, listening, reading, showing, steering
 from app.api.audit import AuditLog, NoAudit
 from app.api.collaborators import Collaborators
 from app.api.documents import PROBLEM_SCHEMAS
@@ -95,7 +95,7 @@ def create_app(
         **_telemetry_off(),
     )
     app.state.collaborators = has
-    for room in (health, reading, steering, listening, showing):
+    for room in (health, reading, steering, listening, exporting, showing):
         # Not include_router: newer FastAPI nests the routes then, and a walk over app.routes would see none of them.
         app.router.routes.extend(room.router.routes)
     html_problem = showing.html_problem(has.files, settings.root_path)

@@ -50,6 +50,12 @@ class CallsAsked(_Asked):
     )
 
 
+def narrowed_to(asked: CallsAsked) -> calls.CallFilter:
+    """Return the filter that a query asks for."""
+    padding = None if asked.padding_above is None else asked.padding_above / 100
+    return calls.CallFilter(asked.group, asked.method, asked.status, asked.step, asked.min_ms, asked.above_p95, padding)
+
+
 class EventsAsked(_Asked):
     """Which page of the events."""
 
@@ -146,10 +152,7 @@ async def get_timeline(has: With, run_id: RunId, asked: Annotated[TimelineAsked,
 @router.get("/calls", operation_id="list_calls", tags=["calls"], responses={200: {"model": calls.CallPage}})
 async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
     """List calls, newest first."""
-    padding = None if asked.padding_above is None else asked.padding_above / 100
-    narrowed = calls.CallFilter(
-        asked.group, asked.method, asked.status, asked.step, asked.min_ms, asked.above_p95, padding
-    )
+    narrowed = narrowed_to(asked)
     return await has.reads.ask(lambda: json_answer(has.source.calls(asked.limit, asked.cursor, narrowed)))
 
 

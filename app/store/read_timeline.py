@@ -70,6 +70,26 @@ def timeline(
     )
 
 
+def spans(connection: sqlite3.Connection, from_ns: int, to_ns: int, run_ns: int, pruned_ns: int = 0) -> Timeline | None:
+    """Return the window with each of its spans, or None when they are too many to be read one by one, or pruned."""
+    window = window_of(connection, from_ns, to_ns, run_ns)
+    if from_ns < pruned_ns or _count(connection, window) > MAX_RAW_SPANS:
+        return None
+    methods, names = _methods(connection)
+    return Timeline(
+        from_ms=ms(from_ns),
+        to_ms=ms(to_ns),
+        run_ms=ms(run_ns),
+        mode="bars",
+        lanes=window.lanes,
+        methods=names,
+        bars=_bars(window, _spans(connection, window), methods),
+        driver=_driver_bars(window, driver_calls(connection, window), methods),
+        steps=steps(connection, from_ns, to_ns, MAX_STEPS_DRAWN),
+        markers=_markers(connection, from_ns, to_ns),
+    )
+
+
 def steps(connection: sqlite3.Connection, from_ns: int | None, to_ns: int | None, most: int) -> tuple[Step, ...]:
     """Return the steps that a window touches, all of them without one.
 

@@ -131,6 +131,13 @@ class Reader:
             pruned_ns = now.row["pruned_before_ns"] or 0
             return read_timeline.timeline(connection, from_ns, to_ns, now.run_ns, px, pruned_ns)
 
+    def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
+        """Return a window with each of its spans, or None when they are too many to be told one by one, or pruned."""
+        with self._pool.lend() as connection:
+            now = self._now(connection)
+            window_ns = _window_ns(now, from_ms, to_ms)
+            return read_timeline.spans(connection, *window_ns, now.run_ns, now.row["pruned_before_ns"] or 0)
+
     def call(self, call_id: int) -> CallDetail | None:
         """Return one call with its ranks, or None when there is no such call."""
         with self._pool.lend() as connection:

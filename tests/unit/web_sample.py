@@ -253,6 +253,9 @@ class SampleRun:
             markers=tuple(one for one in self._all_happenings() if from_ms <= one.at_ms <= to_ms),
         )
 
+    def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
+        return self.timeline(from_ms, to_ms, 10_000)
+
     @staticmethod
     def _spans(
         calls: list[SampleCall], lanes: tuple[Lane, ...], to_ms: float

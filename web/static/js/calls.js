@@ -3,7 +3,7 @@
 import { read } from "./api.js";
 import { $, el, pageUrl, statusMark } from "./dom.js";
 import { bytesSize, count, duration, sinceStart } from "./format.js";
-import { isLive, onLive, params } from "./shell.js";
+import { isLive, onKeys, onLive, params } from "./shell.js";
 import { follow } from "./stream.js";
 
 const LIMIT = 100;
@@ -41,6 +41,8 @@ async function refresh() {
   }
   body.replaceChildren(...rows);
 }
+
+onKeys({ "/": () => $("#filters select").focus() });
 
 if (body.dataset.firstPage === "yes") {
   const plan = follow(refresh, isLive, 1000);

@@ -139,6 +139,8 @@ function showTools() {
   const digits = width < 100 ? 3 : width < 60000 ? 1 : 0;
   setText($("#window"), `${sinceStart(view.from, digits)} – ${sinceStart(view.to, digits)}  (${duration(width)})`);
   $("#as-table").setAttribute("aria-pressed", String(view.asTable));
+  const { px, ...window } = view.query(0);
+  $("#trace").href = pageUrl("/export/trace.json", window);
   if (!data) return;
   const groups = groupsOf(data.lanes);
   const pick = $("#group");

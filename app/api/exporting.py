@@ -1,0 +1,65 @@
+"""What can be taken along: ``GET /export/...``. Handlers translate, nothing more; GET changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response, StreamingResponse
+
+from app.api.answers import json_answer
+from app.api.collaborators import With
+from app.api.documents import PROBLEMS
+from app.api.problems import Problem, ProblemError
+from app.api.reading import CallsAsked, TimelineAsked, narrowed_to
+from web.calls import CallPage
+from web.export import csv_head, csv_lines, trace
+
+router = APIRouter(prefix="/export", responses=PROBLEMS)
+MOST_CALLS = 100_000
+_CALLS_AT_ONCE = 1_000
+
+
+@router.get("/calls.csv", operation_id="export_calls", tags=["export"], response_class=Response)
+async def calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
+    """Send calls as CSV, newest first, at most 100,000 of them; ``cursor`` goes on below a call."""
+    narrowed = narrowed_to(asked)
+
+    async def page_below(cursor: int | None) -> CallPage:
+        return await has.reads.ask(lambda: has.source.calls(_CALLS_AT_ONCE, cursor, narrowed))
+
+    # The first page before the answer begins: what is wrong is then a problem and no broken file.
+    first = await page_below(asked.cursor)
+
+    async def lines() -> AsyncIterator[bytes]:
+        page, n_left = first, MOST_CALLS
+        yield csv_head().encode()
+        while True:
+            yield csv_lines(page.items[:n_left]).encode("utf-8", "replace")
+            n_left -= len(page.items)
+            if page.next_cursor is None or n_left <= 0:
+                return
+            page = await page_below(page.next_cursor)
+
+    return StreamingResponse(lines(), headers=_attached("calls.csv"), media_type="text/csv; charset=utf-8")
+
+
+@router.get("/trace.json", operation_id="export_trace", tags=["export"])
+async def window(has: With, asked: Annotated[TimelineAsked, Query()]) -> Response:
+    """Send a window of the run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing."""
+
+    def ask() -> Response:
+        found = has.source.spans(asked.from_ms, asked.to_ms)
+        if found is None:
+            detail = (
+                "more than 20,000 spans, or spans that were pruned, are in this window; ask for a shorter one: from, to"
+            )
+            raise ProblemError(Problem(422, "cannot-work", "Too much for one trace", detail))
+        return json_answer(trace(found, has.source.run().name), headers=_attached("trace.json"))
+
+    return await has.reads.ask(ask)
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="podium-{name}"'}

@@ -1,0 +1,91 @@
+"""Calls as CSV and a window as a trace."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.api import exporting
+from tests.app_doubles import House, check_problem, get, some_call
+from tests.unit.web_sample import SampleRun
+from web.calls import CallRow
+from web.export import csv_head, csv_lines, trace
+
+NOW_MS = 150_000.0
+
+
+def read(text: str) -> list[dict[str, str]]:
+    """Return the lines of a CSV by name."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_every_field_of_a_call_is_a_column_and_odd_texts_come_back_whole() -> None:
+    odd = replace(some_call(7), method='a "b", c\nd', group="=cmd|'/c calc'!A1", duration_ms=1.25)
+    (line,) = read(csv_head() + csv_lines([odd]))
+    assert list(line) == [field.name for field in fields(CallRow)]
+    assert (line["id"], line["method"], line["duration_ms"]) == ("7", 'a "b", c\nd', "1.25")
+    assert line["group"] == "'=cmd|'/c calc'!A1"
+
+
+def test_all_calls_of_a_filter_are_sent_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_CALLS_AT_ONCE", 7)
+    answer = get("/export/calls.csv?status=ok")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.headers["content-disposition"] == 'attachment; filename="podium-calls.csv"'
+    assert [int(line["id"]) for line in read(answer.text)] == list(range(25, 0, -1))
+    assert [int(line["id"]) for line in read(get("/export/calls.csv?cursor=4").text)] == [3, 2, 1]
+    monkeypatch.setattr(exporting, "MOST_CALLS", 10)
+    assert len(read(get("/export/calls.csv").text)) == 10
+    check_problem(get("/export/calls.csv?colour=red"), 422, "invalid-request")
+
+
+def test_an_export_needs_the_token_too() -> None:
+    for path in ("/export/calls.csv", "/export/trace.json?to=10"):
+        assert get(path, token="").status_code == 401
+
+
+def test_a_window_that_holds_too_much_is_refused_in_words() -> None:
+    assert "ask for a shorter one" in check_problem(get("/export/trace.json"), 422, "cannot-work")["detail"]
+    answer = get("/export/trace.json?from=0&to=1000")
+    assert answer.headers["content-disposition"] == 'attachment; filename="podium-trace.json"'
+    assert any(event["name"] == "rollout.generate" for event in answer.json()["traceEvents"])
+
+
+def sample_trace() -> list[dict[str, Any]]:
+    """Return the events of the last seconds of the made-up run."""
+    window = SampleRun(NOW_MS).spans(NOW_MS - 20_000.0, NOW_MS)
+    assert window is not None
+    assert window.mode == "bars"
+    found: Any = trace(window, "ppo")["traceEvents"]
+    return list(found)
+
+
+def test_processes_and_threads_are_numbers_with_names() -> None:
+    events = sample_trace()
+    assert all(isinstance(event["pid"], int) and isinstance(event["tid"], int) for event in events)
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert set(processes.values()) == {"driver of ppo", "actor", "critic", "rollout"}
+    threads = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"} <= threads
+
+
+def test_no_two_spans_of_a_thread_overlap_and_none_is_lost() -> None:
+    events = [event for event in sample_trace() if event["ph"] == "X"]
+    by_thread: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        by_thread.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for spans in by_thread.values():
+        assert all(first[1] <= second[0] + 0.01 for first, second in pairwise(sorted(spans)))
+    window = SampleRun(NOW_MS).spans(NOW_MS - 20_000.0, NOW_MS)
+    assert window is not None
+    assert sum(event["pid"] > 1 for event in events) == len(window.bars.lane) > 20
+
+
+def test_every_route_of_export_is_there() -> None:
+    paths = {getattr(route, "path", "") for route in House().app.routes}
+    assert {"/export/calls.csv", "/export/trace.json"} <= paths
