@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("podium.health")
 _FLUSH_S = 2.0
 _WORDS_S = 1.5
-_LOOK_S = 3.0
+_LOOK_S = 1.5
 _OUTCOME_S = 4.5
 """How long a call waits to hear how its worker died; it raises then all the same."""
 _TOGETHER_S = 0.05
@@ -278,6 +278,8 @@ class Desk:
         if cluster.was_ended(case.crew.actors[victim.rank]):
             return None  # Another group, whose processes these are too, let go of them.
         heard = case.heard
+        if self._watch.last_of(victim.actor_id, victim.pid).keeper:
+            return ""  # Its process may go on for a while, with nobody there who would take a call to it.
         if heard is None or heard.how == UNREACHABLE:
             try:
                 ref = cluster.ask(case.crew.actors[victim.rank], "_podium_answers", (), {})
@@ -301,14 +303,16 @@ class Desk:
             # A thread of this process: it leaves nothing but what the local cluster says of it.
             return Verdict(said.splitlines()[0] if said else "it was ended"), Memory(), Found()
         traces = crew.identities[victim.rank].traces
-        found = Found(unread="its node does not answer")
-        with suppress(Exception):
-            near = self._watch.is_near(traces)
-            look_at = (traces, victim.pid)
-            found = look(*look_at) if near else crew.cluster.run_on(victim.node, look, look_at, _LOOK_S)
         seen = self._watch.last_of(victim.actor_id, victim.pid)
+        found = seen.found or Found(unread="its node does not answer")
+        with suppress(Exception):
+            look_at = (traces, victim.pid)
+            if self._watch.is_near(traces):
+                found = look(*look_at)
+            elif seen.found is None and not seen.keeper:
+                found = crew.cluster.run_on(victim.node, look, look_at, _LOOK_S)
         before = seen.n_oom_kills if seen.n_oom_kills >= 0 else traces.n_oom_kills
-        verdict = judge(Clues(said, seen.status, found, before))
+        verdict = judge(Clues(said, seen.status, found, before, seen.keeper))
         return verdict, Memory(seen.memory_bytes, traces.memory_limit_bytes), found
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from core.worker.traces import Traces, count_oom_kills
 
 N_LOG_LINES = 30
 _LOG_BYTES = 64 * 1024
+_STATUS_TRIES = 20
+_STATUS_PAUSE_S = 0.005
 _KERNEL_LOG_BYTES = 256 * 1024
 
 _CRASHES = (
@@ -55,13 +58,15 @@ class Clues:
     """All that is known of a process that is gone.
 
     ``status`` is the kernel's wait status, None where it tells none; ``said`` the cluster's own words;
-    ``n_oom_kills_before`` is the last count of kills for memory while it lived, -1 when it is not known.
+    ``n_oom_kills_before`` is the last count of kills for memory while it lived, -1 when it is not known;
+    ``keeper`` says how the process ended that keeps all workers of its node, empty while that lives.
     """
 
     said: str
     status: int | None = None
     found: Found = Found()
     n_oom_kills_before: int = -1
+    keeper: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ class Verdict:
 
 def judge(clues: Clues) -> Verdict:
     """Say how a process ended, and by what evidence."""
+    if clues.keeper:
+        return Verdict("its node died", evidence=(f"the kernel says: {clues.keeper}",))
     oom, evidence = _memory(clues)
     said = _told(clues.said)
     if said:
@@ -111,7 +118,8 @@ def _end(clues: Clues) -> tuple[int, int | None, str]:
     return (
         int(signal.SIGKILL),
         None,
-        f"inferred: no crash is in its log{unread} and no exit code is known, so it was killed by signal 9 (SIGKILL)",
+        f"inferred: no crash is in its log{unread} and no exit code is known, so it was killed by signal 9 (SIGKILL), "
+        "or left by os._exit()",
     )
 
 
@@ -245,6 +253,28 @@ def exit_status(pidfd: int) -> int | None:
         if mask & wants_exit:
             return int(struct.unpack_from("=i", info, 60)[0])
     return None
+
+
+def wait_status(pidfd: int, pid: int) -> int | None:
+    """Return the wait status of a process that has ended; the kernel may have it a moment after it says so."""
+    for _ in range(_STATUS_TRIES):
+        status = exit_status(pidfd)
+        if status is None:
+            status = zombie_status(pid)
+        if status is not None:
+            return status
+        time.sleep(_STATUS_PAUSE_S)
+    return None
+
+
+def keeper_in_words(pid: int, status: int | None) -> str:
+    """Say how the process ended that kept the workers of a node."""
+    how = "ended"
+    if status is not None and os.WIFSIGNALED(status):
+        how = f"was ended by {_name(os.WTERMSIG(status))}"
+    elif status is not None:
+        how = f"ended with exit code {os.waitstatus_to_exitcode(status)}"
+    return f"process {pid}, which kept the workers of this node, {how}"
 
 
 def zombie_status(pid: int) -> int | None:

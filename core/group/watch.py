@@ -1,9 +1,9 @@
 """Watching the processes of a driver's workers: a thread that sleeps until one ends, and looks around each second.
 
 For a process on the driver's own machine the kernel tells of its end at once, busy, idle or stopped: a descriptor of
-it becomes readable. A worker on another machine has one question out at all times; a busy one leaves it in its queue,
-and one that dies answers it within milliseconds by the cluster's own notice of the death. Nothing else is polled, no
-dashboard and no address file is asked: always this driver's own cluster.
+it becomes readable. On another machine a lookout of ours sees it in the same way (``posts``). A worker that no lookout
+sees has one question out at all times; a busy one leaves it in its queue, and one that dies answers it by the cluster's
+own notice of the death. No dashboard and no address file is asked: always this driver's own cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,12 @@ from core.cluster import Outcome
 from core.errors import WorkerDiedError
 from core.events import CallStalled
 from core.group.announce import tell_clock
-from core.group.evidence import exit_status, process_state, rss_bytes, zombie_status
+from core.group.evidence import keeper_in_words, process_state, rss_bytes, wait_status
 from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words, ranks_out
 from core.group.policy import LOOK_S
+from core.group.posts import Posts
 from core.group.stall import Stalls
+from core.group.watched import LastSeen, Watched
 from core.runtime import Runtime
 from core.worker import Traces
 from core.worker.traces import count_oom_kills, machine
@@ -35,41 +37,9 @@ if TYPE_CHECKING:
     from core.group.crew import Crew
 
 _log = logging.getLogger("podium.health")
-_STATUS_TRIES = 20
-_STATUS_PAUSE_S = 0.005
 _ENDED_S = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class LastSeen:
-    """The last that was seen of a process: its memory while it lived, and its wait status, None where unknown."""
-
-    memory_bytes: int = 0
-    n_oom_kills: int = -1
-    status: int | None = None
-
-
-@dataclass(eq=False)
-class _Watched:
-    """One process under watch, and the ranks it is: one per group whose workers share it."""
-
-    key: tuple[str, int]
-    name: str
-    pid: int
-    traces: Traces
-    every_s: float
-    pidfd: int = -1
-    asks: bool = False
-    is_out: bool = False
-    next_ask_s: float = 0.0
-    last: LastSeen = field(default_factory=LastSeen)
-    ended: threading.Event = field(default_factory=threading.Event)
-    ranks: list[tuple[weakref.ref[Crew], int]] = field(default_factory=list)
-
-    def crews(self) -> list[tuple[Crew, int]]:
-        """Return the crews that still have a use for it."""
-        living = [(ref(), rank) for ref, rank in list(self.ranks)]
-        return [(crew, rank) for crew, rank in living if crew is not None and rank not in crew.dead]
+_REPORTED_S = 1.0
+"""How long the desk waits for the kernel's word on an end here, and for a lookout's on one elsewhere."""
 
 
 class Watch:
@@ -80,10 +50,12 @@ class Watch:
         self._runtime = weakref.ref(runtime)
         self._machine = machine()
         self._lock = threading.Lock()
-        self._watched: dict[tuple[str, int], _Watched] = {}
-        self._by_fd: dict[int, _Watched] = {}
+        self._watched: dict[tuple[str, int], Watched] = {}
+        self._by_fd: dict[int, Watched] = {}
+        self._keepers: dict[int, int] = {}
         self._wake: tuple[int, int] | None = None
         self._stopped = False
+        self._posts = Posts(partial(self._told, error=None), self._bring_on)
         self._stalls = Stalls()
         self._next_look_s = 0.0
 
@@ -98,7 +70,9 @@ class Watch:
                 # An id may come again once its process is gone.
                 is_new = watched is None or watched.ended.is_set() or not watched.crews()
                 if watched is None or is_new:
-                    watched = self._watched[key] = _Watched(key, name, identity.pid, identity.traces, every_s)
+                    watched = self._watched[key] = Watched(
+                        key, name, identity.pid, crew.nodes[rank], identity.traces, every_s
+                    )
                 watched.every_s = min(watched.every_s, every_s)
                 if not any(ref() is crew for ref, _ in watched.ranks):
                     watched.ranks.append((weakref.ref(crew), rank))
@@ -110,10 +84,8 @@ class Watch:
         """Watch nobody any more; may be called twice."""
         with self._lock:
             self._stopped = True
-            wake = self._wake
-        if wake is not None:
-            with suppress(OSError):
-                os.write(wake[1], b"x")
+        self._posts.close()
+        self._bring_on()
 
     def crew_of(self, group: str) -> Crew | None:
         """Return the crew of a group of which somebody still lives."""
@@ -137,10 +109,12 @@ class Watch:
         if watched is None:
             return LastSeen()
         if watched.pidfd >= 0:
-            watched.ended.wait(_ENDED_S)
+            watched.is_settled.wait(_ENDED_S)
+        elif self._posts.sees(watched):
+            watched.is_settled.wait(_REPORTED_S)
         return watched.last
 
-    def _begin(self, watched: _Watched, crew: Crew, rank: int) -> None:
+    def _begin(self, watched: Watched, crew: Crew, rank: int) -> None:
         """Choose how to hear of an end: the cluster's own word, the kernel's, or asking."""
         if crew.cluster.on_death(crew.actors[rank], partial(self._told, watched)):
             return
@@ -148,8 +122,21 @@ class Watch:
             with suppress(OSError, AttributeError):
                 watched.pidfd = os.pidfd_open(watched.pid)
                 self._by_fd[watched.pidfd] = watched
+                self._watch_keeper(watched.traces.keeper)
                 return
         watched.asks = True
+
+    def _watch_keeper(self, pid: int) -> None:
+        if pid and pid not in self._keepers.values():
+            with suppress(OSError):
+                self._keepers[os.pidfd_open(pid)] = pid
+
+    def _bring_on(self) -> None:
+        """Have the thread look around now."""
+        with self._lock:
+            if self._wake is not None:
+                with suppress(OSError):
+                    os.write(self._wake[1], b"x")
 
     def _start_or_wake(self) -> None:
         with self._lock:
@@ -161,8 +148,7 @@ class Watch:
                 os.set_blocking(self._wake[1], False)
                 threading.Thread(target=self._run, name="podium-watch", daemon=True).start()
                 return
-            with suppress(BlockingIOError):
-                os.write(self._wake[1], b"x")
+        self._bring_on()
 
     def _run(self) -> None:
         wake = self._wake
@@ -175,13 +161,19 @@ class Watch:
                     watched = self._by_fd.pop(descriptor, None)
                     if watched is not None:
                         self._ended(watched)
+                    elif descriptor in self._keepers:
+                        self._keeper_ended(descriptor)
         finally:
-            for descriptor in (*wake, *self._by_fd):
+            self._posts.close()
+            with self._lock:
+                # Others write into it: a descriptor of that number may soon be another file.
+                self._wake = None
+            for descriptor in (*wake, *self._by_fd, *self._keepers):
                 os.close(descriptor)
 
     def _ready(self, wake: int, wait_s: float | None) -> list[int]:
         poll = select.poll()
-        for descriptor in (wake, *list(self._by_fd)):
+        for descriptor in (wake, *list(self._by_fd), *list(self._keepers)):
             poll.register(descriptor, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
         if wake in ready:
@@ -197,6 +189,7 @@ class Watch:
             return 0.0
         with self._lock:
             everybody = list(self._watched.values())
+        self._posts.tend([watched for watched in everybody if watched.asks])
         if not everybody:
             return None
         now_s = time.monotonic()
@@ -206,14 +199,14 @@ class Watch:
             self._look(runtime, everybody)
         next_s = self._next_look_s
         for watched in everybody:
-            if watched.asks and not watched.ended.is_set():
+            if watched.asks and not watched.ended.is_set() and not self._posts.sees(watched):
                 if now_s >= watched.next_ask_s:
                     watched.next_ask_s = now_s + watched.every_s
                     self._ask(watched)
                 next_s = min(next_s, watched.next_ask_s)
         return max(0.0, next_s - time.monotonic())
 
-    def _look(self, runtime: Runtime, everybody: list[_Watched]) -> None:
+    def _look(self, runtime: Runtime, everybody: list[Watched]) -> None:
         counts: dict[str, int] = {}
         for watched in everybody:
             if watched.ended.is_set() or not watched.crews():
@@ -231,7 +224,7 @@ class Watch:
         for call in self._stalls.due(calls_in_flight(runtime, own=True), runtime.health_settings.stall_s):
             self._tell_stall(runtime, call, everybody)
 
-    def _tell_stall(self, runtime: Runtime, call: CallInFlight, everybody: list[_Watched]) -> None:
+    def _tell_stall(self, runtime: Runtime, call: CallInFlight, everybody: list[Watched]) -> None:
         ranks = tuple(out.rank for out in call.out if not out.behind)
         seconds = max(out.seconds for out in call.out if not out.behind)
         event = CallStalled(runtime.clock.now_ns(), call.call_id, call.group, call.method, ranks, seconds)
@@ -253,7 +246,7 @@ class Watch:
             f"; stopped by a signal: {ranks_in_words(stopped)}" if stopped else "",
         )
 
-    def _forget(self, watched: _Watched) -> None:
+    def _forget(self, watched: Watched) -> None:
         """Let go of a process that nobody has a use for; one that ended is kept until its death was looked into."""
         if watched.ended.is_set() and any(
             rank in crew.deaths.open_cases for ref, rank in watched.ranks if (crew := ref()) is not None
@@ -264,7 +257,7 @@ class Watch:
         if self._by_fd.pop(watched.pidfd, None) is not None:
             os.close(watched.pidfd)
 
-    def _ask(self, watched: _Watched) -> None:
+    def _ask(self, watched: Watched) -> None:
         crews = watched.crews()
         if watched.is_out or not crews:
             return
@@ -281,12 +274,12 @@ class Watch:
             return
         crew.cluster.on_ready(ref, partial(self._answered, watched))
 
-    def _answered(self, watched: _Watched, outcome: Outcome) -> None:
+    def _answered(self, watched: Watched, outcome: Outcome) -> None:
         watched.is_out = False
         if isinstance(outcome.error, WorkerDiedError):
             self._told(watched, outcome.error)
 
-    def _told(self, watched: _Watched, error: WorkerDiedError | None) -> None:
+    def _told(self, watched: Watched, error: WorkerDiedError | None) -> None:
         watched.ended.set()
         runtime = self._runtime()
         out = set() if runtime is None else ranks_out(runtime)
@@ -294,20 +287,26 @@ class Watch:
         for crew, rank in sorted(watched.crews(), key=lambda one: (one[0].group, one[1]) not in out):
             crew.deaths.hear(rank, error)
 
-    def _ended(self, watched: _Watched) -> None:
+    def _ended(self, watched: Watched) -> None:
         """Take a process's status before anything else: it is there only as long as the descriptor is."""
-        status = None
-        for _ in range(_STATUS_TRIES):
-            # The descriptor is readable a moment before the kernel has the status to tell.
-            status = exit_status(watched.pidfd)
-            if status is None:
-                status = zombie_status(watched.pid)
-            if status is not None:
-                break
-            time.sleep(_STATUS_PAUSE_S)
+        status = wait_status(watched.pidfd, watched.pid)
         os.close(watched.pidfd)
         watched.last = replace(watched.last, status=status)
+        watched.is_settled.set()
         self._told(watched, None)
+
+    def _keeper_ended(self, descriptor: int) -> None:
+        """Tell of the deaths of all workers whose node is lost; their processes may go on a while."""
+        pid = self._keepers.pop(descriptor)
+        said = keeper_in_words(pid, wait_status(descriptor, pid))
+        os.close(descriptor)
+        with self._lock:
+            lost = [one for one in self._watched.values() if one.traces.keeper == pid and one.pidfd >= 0]
+        for watched in lost:
+            if not watched.ended.is_set():
+                watched.last = replace(watched.last, keeper=said)
+                watched.is_settled.set()
+                self._told(watched, None)
 
 
 def _key(crew: Crew, rank: int) -> tuple[str, int]:

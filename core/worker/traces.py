@@ -31,7 +31,7 @@ class Traces:
     namespace. ``log`` (what it says on stderr), ``output`` (on stdout) and ``stacks`` are files on that machine, empty
     when there are none; ``n_oom_kills`` is what the
     file ``memory_events`` had counted when the worker came up, -1 when it cannot be known; ``memory_limit_bytes`` is 0
-    then.
+    then. ``keeper`` is the process that keeps the workers of its node (Ray's raylet), 0 when there is none.
     """
 
     machine: str = ""
@@ -41,6 +41,7 @@ class Traces:
     memory_events: str = ""
     n_oom_kills: int = -1
     memory_limit_bytes: int = 0
+    keeper: int = 0
 
 
 def machine() -> str:
@@ -72,6 +73,8 @@ def leave_traces() -> Traces:
         memory_events=str(events or ""),
         n_oom_kills=count_oom_kills(str(events or "")),
         memory_limit_bytes=_memory_limit_bytes(events),
+        # One that has gone already has left the worker to the first process of all.
+        keeper=os.getppid() if os.getppid() > 1 else 0,
     )
 
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 
 import pytest
-import ray
-from ray.cluster_utils import Cluster as RayNodes
 from ray.util.placement_group import placement_group_table
 
 from core import (
@@ -26,9 +20,9 @@ from core import (
     sort_placement_group_by_node_ip,
     split_resource_pool,
 )
-from core import runtime as runtimes
 from core.errors import PlacementError, PoolSpecError
-from core.runtime import Runtime, connect_to_ray
+from core.runtime import Runtime
+from tests.ray_nodes import runtime_on
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
@@ -59,32 +53,9 @@ PLACED = RayClassWithInitArgs(Placed)
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[Runtime]:
     """A runtime on a Ray of two nodes."""
-    folder = tempfile.mkdtemp(prefix="pd-", dir="/tmp")
-    memory = 80 * 1024 * 1024
-    nodes = RayNodes(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 2,
-            "num_gpus": 1,
-            "node_ip_address": SMALL,
-            "include_dashboard": False,
-            "temp_dir": folder,
-            "object_store_memory": memory,
-        },
-    )
-    nodes.add_node(num_cpus=6, num_gpus=3, node_ip_address=LARGE, object_store_memory=memory)
-    # Ray's own start of a node leaves sockets to the collector: here, not in a later test.
-    gc.collect()
-    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.WARNING)
-    made = Runtime(connect_to_ray)
-    before = runtimes.install(made)
-    yield made
-    made.close()
-    runtimes.install(before)
-    ray.shutdown()
-    nodes.shutdown()  # type: ignore[no-untyped-call]
-    shutil.rmtree(folder, ignore_errors=True)
-    gc.collect()
+    head = {"num_cpus": 2, "num_gpus": 1, "node_ip_address": SMALL}
+    with runtime_on(head, [{"num_cpus": 6, "num_gpus": 3, "node_ip_address": LARGE}]) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

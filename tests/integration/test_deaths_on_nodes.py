@@ -1,0 +1,153 @@
+"""Workers that die on other nodes, and nodes that die with their workers: noticed within 2 s and explained.
+
+The nodes are on this one machine. Where a test wants another machine the watch is told that its own is another one than
+the workers': it then has no use for their pids and files, as it would have none there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+from core.errors import WorkerDiedError
+from core.events import WorkerEnded
+from core.group.health import health_of
+from core.group.watch import _key
+from core.runtime import Runtime
+from core.testing import RecordingObserver
+from core.worker.traces import machine
+from tests.ray_nodes import runtime_on
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="a Ray of three nodes of its own: make test-slow"),
+]
+
+HEAD, SECOND, THIRD = "127.0.0.2", "127.0.0.10", "127.0.0.11"
+LIMIT_S = 2.0
+
+
+class Mortal(Worker):
+    """A worker that ends as it is told."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def processes(self) -> tuple[int, int]:
+        """Return this process and its keeper."""
+        return os.getpid(), os.getppid()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def end(self, rank: int, how: int) -> None:
+        """End one rank by a signal, or by an exit code that is given as a negative number; the others take a while."""
+        if self.rank == rank:
+            print(f"the last words of rank {rank}", flush=True)
+            time.sleep(0.2)
+            if how < 0:
+                os._exit(-how)
+            os.kill(os.getpid(), how)
+        time.sleep(1.0)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[tuple[Runtime, RecordingObserver]]:
+    """A runtime on three nodes, and what it told its observer."""
+    head = {"num_cpus": 1, "node_ip_address": HEAD}
+    others = [{"num_cpus": 6, "node_ip_address": SECOND}, {"num_cpus": 3, "node_ip_address": THIRD}]
+    with runtime_on(head, others) as runtime:
+        observer = RecordingObserver()
+        runtime.bus.subscribe(observer)
+        yield runtime, observer
+
+
+def eventually(true: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait until ``true`` is."""
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def be_on_another_machine(runtime: Runtime, group: RayWorkerGroup | None = None) -> None:
+    """Have the watch take the workers' machine for another one; wait for the lookouts on the nodes of ``group``."""
+    watch = health_of(runtime)._watch
+    if group is None:
+        watch._machine = "another one"
+        return
+    crew = group.crew_for("end")
+    watched = [watch._watched[_key(crew, rank)] for rank in range(crew.world_size)]
+    assert eventually(lambda: all(watch._posts.sees(one) for one in watched), 60)
+    assert eventually(lambda: all(one.last.memory_bytes for one in watched), 10)
+
+
+def test_deaths_on_another_machine_are_told_at_once_with_signal_code_log_and_memory(
+    seen: tuple[Runtime, RecordingObserver],
+) -> None:
+    runtime, observer = seen
+    be_on_another_machine(runtime)
+    pool = RayResourcePool([4], use_gpu=False, max_colocate_count=1)
+    with RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix="far", on_death="raise") as group:
+        pids = group.processes()
+        be_on_another_machine(runtime, group)
+        ends = [(0, int(signal.SIGKILL)), (1, int(signal.SIGABRT)), (2, -7)]
+        reasons = ["killed from outside by signal 9 (SIGKILL)", "crashed by signal 6 (SIGABRT)"]
+        for (rank, how), reason in zip(ends, [*reasons, "ended by itself with exit code 7"], strict=True):
+            if rank == 0:
+                began_s = time.monotonic()
+                with pytest.raises(WorkerDiedError, match="died in end") as caught:
+                    group.end(rank, how)
+                assert time.monotonic() - began_s - 0.2 < LIMIT_S
+                assert caught.value.how == reason
+            else:
+                runtime.cluster.ask(group.workers[rank], "end", (rank, how), {})
+            assert eventually(lambda pid=pids[rank][0]: not os.path.exists(f"/proc/{pid}"), 30)  # type: ignore[misc]
+            assert eventually(lambda rank=rank: rank in {one.rank for one in observer.of(WorkerEnded)}, LIMIT_S)  # type: ignore[misc]
+            death = next(one for one in observer.of(WorkerEnded) if one.rank == rank)
+            assert (death.died, death.reason, death.node, death.pid) == (True, reason, SECOND, pids[rank][0])
+            assert death.report is not None
+            assert f"the last words of rank {rank}" in death.report.log_tail
+            assert death.report.memory_bytes > 2**20
+            assert death.report.oom is False
+    pool.close()
+
+
+@pytest.mark.parametrize("is_far", [True, False])
+def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluster_knows(
+    seen: tuple[Runtime, RecordingObserver], is_far: bool
+) -> None:
+    runtime, observer = seen
+    node, size = (SECOND, 4) if is_far else (THIRD, 2)
+    watch = health_of(runtime)._watch
+    watch._machine = "another one" if is_far else machine()
+    pool = RayResourcePool([size], use_gpu=False, max_colocate_count=1)
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix=f"on {node}", on_death="raise")
+    assert {slot.node for slot in pool.placement_now.slots} == {node}
+    ((_, keeper), *_) = group.processes()
+    if is_far:
+        be_on_another_machine(runtime, group)
+
+    def deaths() -> list[WorkerEnded]:
+        return [one for one in observer.of(WorkerEnded) if one.group == group.name]
+
+    os.kill(keeper, signal.SIGKILL)
+    killed_s = time.monotonic()
+    assert eventually(lambda: len(deaths()) == size, LIMIT_S)
+    print(f"noticed {time.monotonic() - killed_s:.3f} s after the end of {node}")
+    for death in deaths():
+        assert (death.died, death.reason, death.node) == (True, "its node died", node)
+        assert death.report is not None
+        words = (
+            f"the kernel says: process {keeper}, which kept the workers of this node, was ended by signal 9 (SIGKILL)"
+        )
+        assert death.report.evidence == (words,)
+        assert death.report.memory_bytes > 2**20
+    with pytest.raises(WorkerDiedError, match="its node died; processes was asked of no rank"):
+        group.processes()
+    group.close()
+    pool.close()
