@@ -43,15 +43,16 @@ def take(offers: Sequence[Offer]) -> list[Any]:
     return RayCluster.connect().take(offers)
 
 
-def take_by_store(offers: Sequence[Offer]) -> list[Any]:
+def take_by_store(offers: Sequence[Offer], timeout_s: float) -> list[Any]:
     """Return what other workers keep as read-only arrays of bytes in the cluster's shared memory, in order.
 
     Raises:
         WorkerDiedError: A worker is gone, and what it kept with it.
+        TimeoutError: One has not answered after ``timeout_s``.
     """
     from core.cluster.on_ray import RayCluster
 
-    return RayCluster.connect().take_by_store(offers)
+    return RayCluster.connect().take_by_store(offers, timeout_s)
 
 
 def is_ref(value: object) -> bool:

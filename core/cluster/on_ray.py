@@ -240,10 +240,11 @@ class RayCluster:
         except Exception as error:
             raise NoDirectTransport(f"{type(error).__name__}: {error}") from error
 
-    def take_by_store(self, offers: Sequence[Offer]) -> list[Any]:
+    def take_by_store(self, offers: Sequence[Offer], timeout_s: float) -> list[Any]:
         """Have the workers put copies in the store, on the thread that Ray has there for what is offered."""
         options = {"concurrency_group": "_ray_system"}
-        return self.fetch([one.source.__ray_call__.options(**options).remote(copied, one.key) for one in offers])
+        asked = [one.source.__ray_call__.options(**options).remote(copied, one.key) for one in offers]
+        return self.fetch(asked, timeout_s)
 
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
         """Wait without moving the values here."""

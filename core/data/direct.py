@@ -24,11 +24,13 @@ from core.cluster.fetching import offer, take, take_by_store
 from core.cluster.offers import NoDirectTransport, Offer
 from core.data.tensors import raw_bytes
 from core.data.wire import Parcel, local_device, pack
-from core.errors import WorkerDiedError
+from core.errors import CallTimeoutError, WorkerDiedError
 
 _ALIGNED_BYTES = 64
 _WORTH_IT_BYTES = 64 * 1024
 """Less than this goes with everything else: to offer and to take it would take longer."""
+_BY_STORE_S = 60.0
+"""How long workers have to put into the store what they keep. Ray gives a direct transfer as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def landed(parts: Sequence[Any]) -> Sequence[Any]:
 
     Raises:
         WorkerDiedError: A worker that kept some is gone.
+        CallTimeoutError: One does not hand it out.
     """
     stayed = [part for part in parts if isinstance(part, Offered)]
     if not stayed:
@@ -100,14 +103,15 @@ def _taken(stayed: Sequence[Offered]) -> list[Any]:
         return take(offers)
     except NoDirectTransport as error:
         note(stayed[0].what, stayed[0].transport, str(error))
+    kept = f"what {stayed[0].what} kept on its workers (tensor_transport={stayed[0].transport!r})"
     try:
-        return take_by_store(offers)
+        return take_by_store(offers, _BY_STORE_S)
     except WorkerDiedError as error:
-        one = stayed[0]
-        raise replace(
-            error,
-            message=f"what {one.what} kept on its workers (tensor_transport={one.transport!r}) is gone with one of "
-            f"them: {error.message}",
+        raise replace(error, message=f"{kept} is gone with one of them: {error.message}") from None
+    except TimeoutError:
+        raise CallTimeoutError(
+            f"{kept} was not handed out within {_BY_STORE_S:g} s; one of them may be stopped, or its node out of reach",
+            timeout_s=_BY_STORE_S,
         ) from None
 
 

@@ -20,7 +20,8 @@ import torch
 
 from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core import runtime as runtimes
-from core.errors import RegistrationError, WorkerDiedError, WorkerMethodError
+from core.data import direct
+from core.errors import CallTimeoutError, RegistrationError, WorkerDiedError, WorkerMethodError
 from core.events import Notice
 from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver
@@ -237,6 +238,31 @@ def test_a_receiver_that_cannot_take_it_directly_gets_it_through_the_store(
         assert same(batch, takers.echo(makers.by_files(batch)))
     (told,) = notices(seen, "this receiver cannot read the files")
     assert "OSError" in told
+
+
+def test_a_worker_that_is_stopped_is_waited_for_no_longer_than_is_said(
+    groups: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers, _ = groups
+    monkeypatch.setattr(direct, "_BY_STORE_S", 0.5)
+    pid = makers.spoil()[1]
+    made = makers.by_files(DataProto.from_dict({"x": torch.ones(8, MIB // 32)}))
+    ray.wait(made.futures, num_returns=2, fetch_local=False)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(CallTimeoutError, match=r"what .*\.by_files kept on its workers .* within 0\.5 s"):
+            made.get()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert made.get().batch["x"].sum() == MIB / 4
+
+
+def test_padding_shows_neither_to_the_driver_nor_to_the_next_group(groups: tuple[Any, Any]) -> None:
+    makers, takers = groups
+    batch = DataProto.from_dict({"x": torch.randn(7, MIB // 32)}, auto_padding=True)
+    made = makers.by_files(batch)
+    assert torch.equal(takers.echo(made).batch["x"], batch.batch["x"])
+    assert torch.equal(made.get().batch["x"], batch.batch["x"])
 
 
 def test_what_a_dead_worker_kept_is_gone_and_told_at_once(groups: tuple[Any, Any]) -> None:
