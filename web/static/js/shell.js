@@ -89,6 +89,7 @@ export function showRecorder(recorder) {
   for (const node of $$("[data-recorder]")) {
     const name = node.dataset.recorder;
     setText(node, RECORDER_TEXT[name](recorder[name]));
+    if (name === "n_gaps") node.hidden = !recorder[name];
   }
   $("[data-recorder-warn]")?.classList.toggle("bad", recorder.n_dropped > 0);
 }
