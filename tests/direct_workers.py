@@ -21,7 +21,7 @@ from ray.experimental.rdt.tensor_transport_manager import (
 )
 
 from core import DataProto, Dispatch, Worker, register
-from tests.byte_workers import Taken
+from tests.byte_workers import Bytes, Taken
 
 FILES = "podium_test_files"
 FOLDER = "PODIUM_TEST_FILES"
@@ -138,6 +138,15 @@ class Maker(Worker):
         if self.given is not None:
             self.given.batch["x"].zero_()
         return os.getpid()
+
+
+class Staying(Bytes):
+    """Moves bytes as others do, and has a method whose results stay here."""
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False, tensor_transport=FILES)
+    def stay(self, batch: DataProto) -> DataProto:
+        """Give the rows back by files."""
+        return batch
 
 
 class AsyncMaker(Worker):

@@ -23,8 +23,13 @@ from core import runtime as runtimes
 from core.data import receive, wire
 from core.data.equality import values_equal
 from core.errors import ObjectStoreFullError
+from core.events import Notice
 from core.runtime import Runtime, connect_to_ray
+from core.testing import RecordingObserver
 from tests.byte_workers import Bytes, Taken
+from tests.direct_scene import batch_of_everything
+from tests.direct_scene import same as same_batch
+from tests.direct_workers import FOLDER, Staying
 from tests.unit.test_data_proto_wire import DTYPES, bits, random_tensor
 
 pytestmark = [
@@ -38,7 +43,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def small_store(short_dir: Path) -> Iterator[None]:
+def small_store(short_dir: Path) -> Iterator[Runtime]:
     """A Ray whose object store holds 80 MB."""
     ray.init(
         address="local",
@@ -50,14 +55,20 @@ def small_store(short_dir: Path) -> Iterator[None]:
     )
     runtime = Runtime(connect_to_ray)
     before = runtimes.install(runtime)
-    yield
+    yield runtime
     runtime.close()
     runtimes.install(before)
     ray.shutdown()
 
 
 @pytest.fixture(scope="module")
-def groups(small_store: None) -> Iterator[list[Any]]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where results are that stay on the third group's workers."""
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def groups(small_store: Runtime, files: Path) -> Iterator[list[Any]]:
     """Three groups of two ranks; the first is used by all tests."""
     with (
         RayResourcePool([2], use_gpu=False, max_colocate_count=1) as pool,
@@ -65,7 +76,7 @@ def groups(small_store: None) -> Iterator[list[Any]]:
         RayResourcePool([2], use_gpu=False, max_colocate_count=1) as another,
         RayWorkerGroup(pool, RayClassWithInitArgs(Bytes)) as first,
         RayWorkerGroup(other, RayClassWithInitArgs(Bytes)) as second,
-        RayWorkerGroup(another, RayClassWithInitArgs(Bytes)) as third,
+        RayWorkerGroup(another, RayClassWithInitArgs(Staying), worker_env={FOLDER: str(files)}) as third,
     ):
         yield [first, second, third]
 
@@ -239,6 +250,36 @@ def test_a_chain_of_three_groups_moves_each_byte_once_per_hop_to_the_rank_it_is_
     value = hops[-1].get()
     assert Taken.n_bytes == n_bytes
     assert torch.equal(value.batch["x"], rows + 3)
+
+
+def test_results_that_stay_on_their_workers_are_the_same_bits_for_others_and_neither_store_nor_driver_has_the_tensors(
+    groups: list[Any], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, third = groups
+    batch = batch_of_everything()
+    plain = first.pass_on(batch).get()
+    stayed = third.stay(batch)
+    first.count_bytes(), Taken.count()
+    Taken.n_bytes = 0
+    monkeypatch.setattr(wire, "serialize_single_tensor", _never)
+    passed = first.pass_on(stayed)
+    # What is no tensor goes through the store as ever.
+    numbers = batch.non_tensor_batch["numbers"].nbytes
+    assert numbers <= sum(first.count_bytes()) < numbers + 65_536
+    assert (Taken.n_bytes, len(list(files.iterdir()))) == (0, 2)
+    assert same_batch(plain, passed.get())
+
+
+def test_the_driver_is_given_what_stayed_through_the_store_and_the_record_says_so(
+    groups: list[Any], small_store: Runtime
+) -> None:
+    seen = RecordingObserver()
+    small_store.bus.subscribe(seen)
+    batch = batch_of_everything()
+    assert same_batch(batch, groups[2].stay(batch).get())
+    small_store.bus.unsubscribe(seen)
+    (told,) = [event.text for event in seen.events if isinstance(event, Notice)]
+    assert told.endswith("shared memory and not by tensor_transport='podium_test_files': the driver fetched it")
 
 
 def _never(*_: object) -> None:

@@ -1,6 +1,7 @@
 """Results that stay on their workers and are taken by Ray's direct transport: the same bits, never a hang.
 
-Two transports: one of files, which runs wherever Ray does, and NIXL where it is installed. One Ray for the module.
+Two transports: one of files, which runs wherever Ray does, and NIXL where it is installed. One Ray for the module. The
+main way is among the quicker tests too, in ``test_bytes_on_ray.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 import torch
@@ -26,18 +26,18 @@ from core.events import Notice
 from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver
 from tests.byte_workers import Taken
+from tests.direct_scene import batch_of_everything, same
 from tests.direct_workers import FOLDER, AsyncMaker, Maker, Taker
-from tests.unit.test_data_proto_wire import DTYPES, bits, random_tensor
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="a Ray of its own: make test-slow"),
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype.*:UserWarning"),
 ]
 
 MIB = 1 << 20
 has_nixl = importlib.util.find_spec("nixl") is not None
-slow = pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="a group of its own: make test-slow")
 WAYS = [
     "by_files",
     pytest.param("by_nixl", marks=pytest.mark.skipif(not has_nixl, reason="NIXL is not installed: pip install nixl")),
@@ -79,34 +79,6 @@ def groups(seen: RecordingObserver, folder: Path) -> Iterator[tuple[Any, Any]]:
         group_of(Taker, other, folder) as takers,
     ):
         yield makers, takers
-
-
-def batch_of_everything() -> DataProto:
-    """Return eight rows of every kind that can travel, large enough to be worth the way."""
-    columns: dict[str, Any] = {f"c{n}": random_tensor((8, 3), dtype) for n, dtype in enumerate(DTYPES)}
-    columns |= {
-        "x": torch.randn(8, MIB // 32),
-        "empty": torch.empty(8, 0),
-        "view": torch.randn(16, 64)[::2, 3:17],
-        "conjugated": torch.randn(8, 4, dtype=torch.complex64).conj(),
-        "jagged": torch.nested.nested_tensor([torch.randn(n + 1, 700) for n in range(8)], layout=torch.jagged),
-    }
-    texts = np.array([f"Zürich {n}" for n in range(8)], dtype=object)
-    return DataProto.from_dict(columns, {"text": texts, "numbers": np.random.rand(8, 40_000)}, {"lr": 0.5})
-
-
-def same(one: DataProto, other: DataProto) -> bool:
-    """Compare two batches bit for bit."""
-    if list(one.batch.keys()) != list(other.batch.keys()) or one.meta_info != other.meta_info:
-        return False
-    columns: Any = one.batch.items()
-    for name, column in columns:
-        got: Any = other.batch[name]
-        pairs = zip(column.unbind(), got.unbind(), strict=True) if column.is_nested else [(column, got)]
-        if any(a.dtype is not b.dtype or bits(a.resolve_conj()) != bits(b) for a, b in pairs):
-            return False
-    arrays = one.non_tensor_batch
-    return all(np.array_equal(arrays[name], other.non_tensor_batch[name]) for name in arrays)
 
 
 def files_of(folder: Path, n_files: int, within_s: float = 10.0) -> int:
@@ -214,7 +186,6 @@ def test_a_mode_without_a_future_is_refused(groups: tuple[Any, Any]) -> None:
         groups[0].to_nobody()
 
 
-@slow
 def test_methods_on_an_event_loop_keep_their_results_too(
     groups: tuple[Any, Any], seen: RecordingObserver, folder: Path
 ) -> None:
