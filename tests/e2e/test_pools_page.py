@@ -187,6 +187,35 @@ def test_every_change_and_every_attempt_is_on_the_operations_page(driver: Driver
     visit.page.locator("#content .plan-maps").first.wait_for(state="visible")
 
 
+def test_the_slider_goes_back_through_the_changes_and_forth_to_now(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/pools")
+    page = visit.page
+    slider = page.locator("#moment")
+    slider.press("Home")
+    page.locator("tr[data-pool=all] .slot").nth(3).wait_for()
+    assert "at=start" in page.url
+    assert page.locator("tr[data-pool]").count() == 1
+    slots = page.locator("tr[data-pool=all] .slot").all_inner_texts()
+    assert all("actor" in text and "rollout" in text for text in slots)
+    assert page.locator("[data-open-pool]").count() == 0
+    for shape in ({"train": 3, "rollout": 1}, {"train": 3, "rollout": 2}, {"whole": 5}):
+        slider.press("ArrowRight")
+        until(lambda shape=shape: _shape(visit) == shape, f"the map of {shape}", 20)  # type: ignore[misc]
+        assert "free" not in page.locator(".pool-map").inner_text()
+    assert "at=" not in page.url
+    assert page.locator("[data-open-pool=whole]").count() == 1
+    assert [one for one in visit.complaints if "412" not in one] == []
+
+
+def _shape(visit: Watched) -> dict[str, int]:
+    """Return how many slots each pool of the map has."""
+    found: dict[str, int] = visit.page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('tr[data-pool]')]"
+        ".map((row) => [row.dataset.pool, row.querySelectorAll('.slot').length]))"
+    )
+    return found
+
+
 def test_a_reader_sees_the_map_and_how_to_turn_control_on_but_no_button(driver: Driver, browser: Browser) -> None:
     watched = watch(browser)
     watched.page.goto(f"{driver.server.address}?token={driver.server.token}")
@@ -206,7 +235,9 @@ def test_a_reader_sees_the_map_and_how_to_turn_control_on_but_no_button(driver: 
         "/heatmap",
         "/stragglers",
         "/data",
+        "/compare?a=1-2&b=3-4",
         "/pools",
+        "/pools?at=start",
         "/workers",
         "/operations",
         "/postmortem",

@@ -48,7 +48,8 @@ export async function readPage(path, selector, signal = undefined) {
 /** Read one of our own pages, by the browser's own path, and return all its elements `selector`. */
 export async function readParts(path, selector) {
   const page = await readDocument(path.slice(root.length), undefined);
-  return [...page.querySelectorAll(selector)].map((node) => document.adoptNode(node));
+  // They stay where they are until they are put to use: one may be a part of another.
+  return [...page.querySelectorAll(selector)];
 }
 
 /** Ask for a change of one pool; `key` makes the same wish sent twice one wish. */

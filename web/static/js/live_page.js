@@ -22,7 +22,8 @@ function takeIn(fresh) {
   const parts = new Map(fresh.map((part) => [part.dataset.livePart, part]));
   for (const part of $$("[data-live-part]")) {
     const next = parts.get(part.dataset.livePart);
-    if (!next || part.isEqualNode(next) || part.contains(document.activeElement)) continue;
+    // A part of a part that was taken in is there already.
+    if (!next || !part.isConnected || part.isEqualNode(next) || part.contains(document.activeElement)) continue;
     keepOpen(part, next);
     part.replaceWith(next);
   }

@@ -53,13 +53,7 @@ document.addEventListener("input", (event) => {
   if (id !== "moment") return;
   close();
   setParams({ at: JSON.parse(dataset.moments)[Number(value)] });
-  sliding = sliding.then(async () => {
-    if ($("#moment")?.value !== value) return;
-    const held = document.activeElement?.id === "moment";
-    if (held) document.activeElement.blur();
-    await refreshParts();
-    if (held) $("#moment")?.focus();
-  }).catch(() => {});
+  sliding = sliding.then(() => $("#moment")?.value === value && refreshParts()).catch(() => {});
 });
 
 const plan = followParts(() => !drawer.hidden && open(params().get("pool"), { focus: false }));
