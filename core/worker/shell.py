@@ -271,7 +271,9 @@ class _Work:
         mixed = n_real > 0 and n_padding > 0
         given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if mixed else ()
         method = attrgetter(header.method)(worker)
-        return cls(header, method, resolved_args, resolved_kwargs, given, n_real, n_padding, "; ".join(notes))
+        return cls(
+            header, method, resolved_args, resolved_kwargs, given, n_real, n_padding, "; ".join(notes) if notes else ""
+        )
 
     def reported(self, result: Any, started_ns: int, group: str) -> tuple[Any, bytes]:
         """Return the result with its receipt; ``group`` is the worker's."""

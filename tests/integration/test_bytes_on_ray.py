@@ -268,6 +268,9 @@ def test_results_that_stay_on_their_workers_are_the_same_bits_for_others_and_nei
     assert numbers <= sum(first.count_bytes()) < numbers + 65_536
     assert (Taken.n_bytes, len(list(files.iterdir()))) == (0, 2)
     assert same_batch(plain, passed.get())
+    # A rank takes what it kept itself, and what its neighbours did, as others would.
+    assert same_batch(plain, third.pass_on(stayed).get())
+    assert same_batch(plain, first.pass_on(stayed).get())
 
 
 def test_the_driver_is_given_what_stayed_through_the_store_and_the_record_says_so(

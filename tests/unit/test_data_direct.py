@@ -11,12 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from core import DataProto, Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+from core import (
+    DataProto,
+    Dispatch,
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    Worker,
+    create_colocated_worker_cls,
+    register,
+)
 from core.cluster.offers import Offer
+from core.cluster.options import offers_directly
 from core.data.direct import Offered, _TakingApart, kept_here, landed, noting
 from core.data.equality import values_equal
 from core.events import Notice
 from core.testing import local_controller
+from core.worker import shell_class
 from tests.unit.test_data_proto_wire import DTYPES, bits, random_tensor
 
 pytestmark = [
@@ -110,6 +121,12 @@ class Kept(Worker):
     def take(self, batch: DataProto) -> DataProto:
         """Give the rows to the driver."""
         return batch
+
+
+def test_workers_of_classes_with_such_a_method_are_made_for_it_and_no_others() -> None:
+    made_of = {"kept": RayClassWithInitArgs(Kept), "plain": RayClassWithInitArgs(Worker)}
+    fused = create_colocated_worker_cls(made_of).user_class
+    assert [offers_directly(shell_class(kind)) for kind in (Kept, fused, Worker)] == [True, True, False]
 
 
 def test_a_cluster_without_a_direct_transport_uses_the_store_and_says_so() -> None:
