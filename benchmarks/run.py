@@ -25,6 +25,7 @@ from core import runtime as runtimes
 
 _TARGET_MIB, _TARGET_BROADCAST_MIB = 256, 64
 _SIZES = (1, 16, 64, 256, 1024)
+_COLUMNS = 4
 _STORE_SHARE = 5
 """The store holds a batch on its way out and back, by contenders the last of which is just being freed."""
 
@@ -90,10 +91,11 @@ def _rows(n_ranks: int, sizes: list[int], folder: Path, options: argparse.Namesp
         for size in sorted(sizes, key=lambda size: size != _TARGET_MIB):
             effort = Effort(options.rounds, 1 if size > 16 else 3, options.budget if size >= 64 else options.budget / 3)
             small = min(size, _TARGET_BROADCAST_MIB) if size == _TARGET_MIB else size
-            if options.only in (None, "one-way"):
-                yield traffic.one_way(size, effort, is_target=size == _TARGET_MIB)
-            if options.only in (None, "round-trip"):
-                yield traffic.round_trip(size, effort, is_target=size == _TARGET_MIB)
+            for n_columns in (1, _COLUMNS) if size == _TARGET_MIB else (_COLUMNS,):
+                if options.only in (None, "one-way"):
+                    yield traffic.one_way(size, n_columns, effort, is_target=size == _TARGET_MIB)
+                if options.only in (None, "round-trip"):
+                    yield traffic.round_trip(size, n_columns, effort, is_target=size == _TARGET_MIB)
             if options.only in (None, "broadcast") and (size != _TARGET_BROADCAST_MIB or _TARGET_MIB not in sizes):
                 yield traffic.broadcast(small, effort, is_target=size == _TARGET_MIB)
     if verl is not None:

@@ -1,7 +1,8 @@
 """Bytes through a call: one way, there and back, one tensor to every rank; by bare Ray, Podium, and verl if there.
 
-Bare Ray is what one would write by hand for speed: numpy arrays, one ``remote`` per rank, one ``get`` for all; the
-round trip is joined by ``np.concatenate``, the broadcast is put into the store once.
+Bare Ray is what one would write by hand for speed: a list of numpy arrays, one ``remote`` per rank, one ``get`` for
+all; the round trip is joined by ``np.concatenate``, the broadcast is put into the store once. Both sides move the same
+arrays: a batch of four columns is four arrays per rank, which takes Ray longer than one array of the same size.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from benchmarks.memory import Growth, peak_growth
 from core import DataProto
 
 MIB = 1 << 20
-_COLUMNS = 4
 _ROWS = 1024
 
+Array = np.ndarray[Any, Any]
 Contenders = dict[str, Callable[[], object]]
 
 
@@ -41,36 +42,38 @@ class Traffic:
     def _ranks(self) -> str:
         return f"{len(self._actors)} ranks"
 
-    def one_way(self, n_mib: int, effort: Effort, is_target: bool) -> Row:
+    def one_way(self, n_mib: int, n_columns: int, effort: Effort, is_target: bool) -> Row:
         """Send a batch, a share to each rank."""
-        arrays, batch = _shares(n_mib, len(self._actors)), _batch(n_mib)
+        batch = _batch(n_mib, n_columns)
+        shares = _shares(batch, len(self._actors))
         actors = self._actors
         contenders: Contenders = {
-            "bare Ray": lambda: ray.get([a.take_array.remote(x) for a, x in zip(actors, arrays, strict=True)]),
+            "bare Ray": lambda: ray.get([a.take_arrays.remote(x) for a, x in zip(actors, shares, strict=True)]),
             "Podium": lambda: self._group.take(batch),
         }
         if self._verl is not None and is_target:
             group, theirs = self._verl[0], _verl_batch(self._verl[1], batch)
             contenders["verl"] = lambda: group.take(theirs)
         targets = (Target("Podium", "bare Ray", 1.15), Target("Podium", "verl", 1 / 8))
-        what = f"{n_mib} MiB to {self._ranks}, one way"
+        what = f"{n_mib} MiB in {_columns(n_columns)} to {self._ranks}, one way"
         return measure_in_turn(what, "bare Ray", contenders, effort, targets if is_target else ())
 
-    def round_trip(self, n_mib: int, effort: Effort, is_target: bool) -> Row:
+    def round_trip(self, n_mib: int, n_columns: int, effort: Effort, is_target: bool) -> Row:
         """Send a batch and join what the ranks give back; the driver's growth in memory is measured apart."""
-        arrays, batch = _shares(n_mib, len(self._actors)), _batch(n_mib)
+        batch = _batch(n_mib, n_columns)
+        shares = _shares(batch, len(self._actors))
         actors = self._actors
-        contenders: Contenders = {
-            "bare Ray": lambda: np.concatenate(
-                ray.get([a.echo_array.remote(x) for a, x in zip(actors, arrays, strict=True)])
-            ),
-            "Podium": lambda: self._group.echo(batch),
-        }
+
+        def by_hand() -> list[Array]:
+            parts = ray.get([a.echo_arrays.remote(x) for a, x in zip(actors, shares, strict=True)])
+            return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+        contenders: Contenders = {"bare Ray": by_hand, "Podium": lambda: self._group.echo(batch)}
         if self._verl is not None and is_target:
             group, theirs = self._verl[0], _verl_batch(self._verl[1], batch)
             contenders["verl"] = lambda: group.echo(theirs)
         targets = (Target("Podium", "bare Ray", 1.0), Target("Podium", "verl", 1 / 4))
-        what = f"{n_mib} MiB to {self._ranks} and back, joined"
+        what = f"{n_mib} MiB in {_columns(n_columns)} to {self._ranks} and back, joined"
         row = measure_in_turn(what, "bare Ray", contenders, effort, targets if is_target else ())
         growth = {name: peak_growth(call) for name, call in contenders.items() if name != "verl"}
         return Row(row.what, row.base, row.contenders, row.targets, _in_batches(growth, n_mib * MIB))
@@ -83,7 +86,7 @@ class Traffic:
 
         def put_once() -> object:
             ref = ray.put(array)
-            return ray.get([actor.take_array.remote(ref) for actor in actors])
+            return ray.get([actor.take_arrays.remote(ref) for actor in actors])
 
         contenders: Contenders = {"bare Ray": put_once, "Podium": lambda: self._group.hold(tensor)}
         if self._verl is not None and is_target:
@@ -94,19 +97,24 @@ class Traffic:
         return measure_in_turn(what, "bare Ray", contenders, effort, targets if is_target else ())
 
 
-def _shares(n_mib: int, n_ranks: int) -> list[np.ndarray[Any, Any]]:
-    """Return a contiguous array per rank, of ``n_mib`` in all."""
-    whole = np.random.default_rng(0).standard_normal(n_mib * MIB // 8).reshape(_ROWS, -1)
-    return list(np.split(whole, n_ranks))
+def _columns(n_columns: int) -> str:
+    return "one column" if n_columns == 1 else f"{n_columns} columns"
 
 
-def _batch(n_mib: int) -> DataProto:
-    """Return as many bytes in four columns, one of them a numpy array."""
+def _batch(n_mib: int, n_columns: int) -> DataProto:
+    """Return ``n_mib`` in columns, one of them, if there are several, a numpy array."""
     rng = np.random.default_rng(0)
-    width = n_mib * MIB // 8 // _ROWS // _COLUMNS
-    columns = [rng.standard_normal((_ROWS, width)) for _ in range(_COLUMNS)]
-    tensors = {f"column_{number}": torch.from_numpy(column) for number, column in enumerate(columns[1:])}
-    return DataProto.from_dict(tensors=tensors, non_tensors={"array": columns[0]})
+    width = n_mib * MIB // 8 // _ROWS // n_columns
+    columns = [rng.standard_normal((_ROWS, width)) for _ in range(n_columns)]
+    tensors = {f"column_{number}": torch.from_numpy(column) for number, column in enumerate(columns)}
+    arrays = {} if n_columns == 1 else {"array": tensors.pop("column_0").numpy()}
+    return DataProto.from_dict(tensors=tensors, non_tensors=arrays)
+
+
+def _shares(batch: DataProto, n_ranks: int) -> list[list[Array]]:
+    """Return the same memory as numpy arrays: for each rank its contiguous rows of every column."""
+    columns: list[Array] = [*batch.non_tensor_batch.values(), *(tensor.numpy() for _, tensor in batch.batch.items())]
+    return [list(parts) for parts in zip(*(np.split(column, n_ranks) for column in columns), strict=True)]
 
 
 def _verl_batch(batch_class: Any, batch: DataProto) -> Any:

@@ -35,12 +35,12 @@ class Mover(Worker):
     def hold(self, tensor: torch.Tensor) -> None:
         """Take what all ranks get."""
 
-    def take_array(self, array: Array) -> None:
-        """Take an array, for bare Ray."""
+    def take_arrays(self, arrays: list[Array]) -> None:
+        """Take arrays, for bare Ray."""
 
-    def echo_array(self, array: Array) -> Array:
-        """Give an array back, for bare Ray."""
-        return array
+    def echo_arrays(self, arrays: list[Array]) -> list[Array]:
+        """Give arrays back, for bare Ray."""
+        return arrays
 
 
 @contextmanager

@@ -327,6 +327,10 @@ class LocalCluster:
         actor.give(_Job(method, payload, result, None, holds))
         return result
 
+    def bound(self, actor: LocalActor, method: str) -> Callable[..., LocalRef]:
+        """Bind the names."""
+        return lambda *args, **kwargs: self.ask(actor, method, args, kwargs)
+
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
         """Wait for the next one, then take all that are there by then."""
         pending = dict(enumerate(refs))

@@ -20,15 +20,17 @@ from core.events.facts import (
 )
 
 _log = logging.getLogger("podium.events")
-_STANDING = (
-    PoolCreated,
-    PoolChanged,
-    PoolStateChanged,
-    GroupCreated,
-    GroupRebuilt,
-    GroupClosed,
-    WorkerStarted,
-    WorkerEnded,
+_STANDING = frozenset(
+    {
+        PoolCreated,
+        PoolChanged,
+        PoolStateChanged,
+        GroupCreated,
+        GroupRebuilt,
+        GroupClosed,
+        WorkerStarted,
+        WorkerEnded,
+    }
 )
 
 
@@ -89,7 +91,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Pass ``event`` to every observer, on the caller's thread."""
-        if isinstance(event, _STANDING):
+        if type(event) in _STANDING:
             with self._lock:
                 _keep(self._standing, event)
                 observers = self._observers

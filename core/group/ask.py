@@ -158,15 +158,14 @@ def ask_all(
 ) -> list[Ref]:
     """Ask the ranks of a blocking call: result and receipt come as one object."""
     refs: list[Ref] = []
-    cluster, actors = crew.cluster, crew.actors
     is_plain = not trims and not method.by_name
 
     def ask(rank: int, given: RankArguments) -> Ref:
         if is_plain and given.share is None:
             entry = plain_answer_name(method.remote_name, bool(given.args or given.kwargs))
-            return cluster.ask(actors[rank], entry, given.args, given.kwargs)
+            return crew.entry(rank, entry)(*given.args, **given.kwargs)
         args = (_header(method, given.share, trims).pack(), *given.args)
-        return cluster.ask(actors[rank], "_podium_answer", args, given.kwargs)
+        return crew.entry(rank, "_podium_answer")(*args, **given.kwargs)
 
     try:
         with _Executing(tracker), sending(views=method.registration.zero_copy):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from core.cluster import ActorHandle, Cluster
+from core.cluster import ActorHandle, Cluster, Ref
 from core.data.shares import Uneven
 from core.group.clock import ClockAlignment
 from core.group.deaths import Deaths
@@ -38,6 +38,7 @@ class Crew:
     since: str = ""
     identities: tuple[WorkerIdentity, ...] = ()
     deaths: Deaths = field(default_factory=Deaths)
+    entries: dict[tuple[int, str], Callable[..., Ref]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Have the deaths among these workers heard."""
@@ -47,6 +48,13 @@ class Crew:
     def cluster(self) -> Cluster:
         """Return the cluster the workers are on."""
         return self.runtime.cluster
+
+    def entry(self, rank: int, name: str) -> Callable[..., Ref]:
+        """Return what calls one of the shell's entries on a rank."""
+        found = self.entries.get((rank, name))
+        if found is None:
+            found = self.entries[rank, name] = self.cluster.bound(self.actors[rank], name)
+        return found
 
     @property
     def world_size(self) -> int:

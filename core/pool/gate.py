@@ -30,7 +30,6 @@ LEGAL_MOVES: dict[PoolState, frozenset[PoolState]] = {
     PoolState.CLOSED: frozenset(),
 }
 
-_OPEN = frozenset({PoolState.ACTIVE})
 _OVER = frozenset({PoolState.CLOSED, PoolState.FAILED})
 
 
@@ -63,7 +62,7 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """Whether a call would pass now."""
-        return self._state in _OPEN
+        return self._state is PoolState.ACTIVE
 
     @property
     def reason(self) -> str:
@@ -90,12 +89,12 @@ class Gate:
             PoolClosedError: The pool is closed or failed, and the caller still wants to pass here.
         """
         with self._changed:
-            if self._state in _OPEN:
+            if self.is_open:
                 self._n_in_flight += 1
                 return True
             self._n_waiting += 1
             try:
-                while self._state not in _OPEN:
+                while not self.is_open:
                     if not wanted():
                         return False
                     if self._state in _OVER:
