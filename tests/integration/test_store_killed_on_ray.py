@@ -1,14 +1,16 @@
-"""A driver on a real Ray is killed under load: its record is whole and nothing of it goes on living."""
+"""A driver on a real Ray is killed under load, or ends for a death: its record is whole and nothing of it lives on."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ pytestmark = [
 ]
 
 DRIVER = """
-import sys
+import os, sys, time
 import app, core, core.runtime
 from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 
@@ -31,14 +33,26 @@ class Nothing(Worker):
     def nothing(self):
         return self.rank
 
-core.init(address="local", num_cpus=20, _temp_dir=sys.argv[1], log_to_driver=False)
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def process(self):
+        return os.getpid()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def hang(self):
+        time.sleep(600)
+
+core.init(address="local", num_cpus=4, _temp_dir=sys.argv[1], log_to_driver=False)
 with app.serve(sys.argv[2]) as server:
-    group = RayWorkerGroup(RayResourcePool([2], use_gpu=False), RayClassWithInitArgs(Nothing), use_gpu=False)
+    pool = RayResourcePool([3], use_gpu=False, max_colocate_count=1)
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Nothing), use_gpu=False, on_death="abort")
     for n in range(10**9):
         group.nothing()
         if n == 100:
+            pids = group.process()
             core.runtime.current().bus.flush(30)
-            print(server.db_path, flush=True)
+            print(server.db_path, *pids, flush=True)
+            if sys.argv[3] == "hang":
+                group.hang()
 """
 
 
@@ -53,27 +67,64 @@ def left_of(folder: str) -> dict[int, str]:
     return found
 
 
+@contextlib.contextmanager
+def driver(folder: str, runs: Path, how: str) -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
+    """Start a driver that makes calls, or one long one; give it with its run's file and its workers' pids. Kill it."""
+    command = [sys.executable, "-c", DRIVER, folder, str(runs), how]
+    with open(runs / "said", "w", encoding="utf-8") as said:
+        made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=Path(__file__).parents[2])
+    assert made.stdout is not None
+    with made.stdout as printed:
+        try:
+            path, *pids = printed.readline().split()
+            assert len(left_of(folder)) > 3
+            yield made, Path(path), [int(pid) for pid in pids]
+        finally:
+            made.kill()
+            made.wait(30)
+
+
+def wait_until_all_ended(folder: str, timeout_s: float) -> None:
+    """Wait until nothing of the driver's Ray is left; the rest is killed when that takes too long."""
+    ends_at = time.monotonic() + timeout_s
+    while left := left_of(folder):
+        if time.monotonic() > ends_at:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"still there: {left}")
+        time.sleep(0.1)
+
+
 def test_a_driver_on_ray_that_is_killed_leaves_a_whole_record_and_no_process(tmp_path: Path) -> None:
     # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="podium-", ignore_cleanup_errors=True) as folder:
-        command = [sys.executable, "-c", DRIVER, folder, str(tmp_path)]
-        driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-        assert driver.stdout is not None
-        with driver.stdout as printed:
-            try:
-                path = Path(printed.readline().strip())
-                assert len(left_of(folder)) > 3
-            finally:
-                driver.kill()
-                driver.wait(30)
-        assert driver.returncode == -signal.SIGKILL
+        with driver(folder, tmp_path, "call") as (killed, path, pids):
+            # One is stopped, too: it can do nothing for its own end.
+            os.kill(pids[2], signal.SIGSTOP)
+        assert killed.returncode == -signal.SIGKILL
         found = check(path)
         assert (found.faults, found.missing) == ((), ())
         assert found.n_calls > 100
         with contextlib.closing(Reader(path, wall_ns=lambda: time.time_ns() + 2 * STALE_NS)) as reader:
             assert reader.run().state == "died"
-            assert [worker.state for worker in reader.workers()] == ["alive"] * 2
-        ends_at = time.monotonic() + 60
-        while left := left_of(folder):
-            assert time.monotonic() < ends_at, f"still there: {left}"
-            time.sleep(0.1)
+            assert [worker.state for worker in reader.workers()] == ["alive"] * 3
+        wait_until_all_ended(folder, 60)
+
+
+def test_a_driver_that_is_ended_for_a_death_takes_a_stopped_worker_with_it(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="podium-", ignore_cleanup_errors=True) as folder:
+        with driver(folder, tmp_path, "hang") as (ended, path, pids):
+            os.kill(pids[2], signal.SIGSTOP)
+            os.kill(pids[1], signal.SIGKILL)
+            ended.wait(30)
+            wait_until_all_ended(folder, 5)
+        assert ended.returncode == -signal.SIGABRT
+        found = check(path)
+        assert (found.faults, found.missing) == ((), ())
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            (death,) = connection.execute("SELECT rank, pid, signal FROM death").fetchall()
+            told = [text for (text,) in connection.execute("SELECT text FROM event WHERE text LIKE '%SIGABRT%'")]
+        assert death == (1, pids[1], int(signal.SIGKILL))
+        assert [text for text in told if text.endswith("abort: the driver is ended by SIGABRT")]
+        assert "abort: the driver is ended by SIGABRT" in (tmp_path / "said").read_text()
+        assert "most recent call first" in path.with_suffix(".crash.txt").read_text()
