@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from web import units
+from web.pill import N_OPERATIONS, pill_of
 from web.source import RunSource
 
 _TEMPLATES_DIR = Path(__file__).parent / "templates"
@@ -48,8 +49,10 @@ class Frame:
 
 def render(template: str, frame: Frame, source: RunSource, **content: object) -> str:
     """Return a page of the run: its template with ``content``, the state pill and the recorder strip."""
+    run = source.run()
+    pill = pill_of(run, source.pools(), source.operations(N_OPERATIONS, None))
     return _ENVIRONMENT.get_template(template).render(
-        frame=frame, run=source.run(), recorder=source.recorder(), **content
+        frame=frame, run=run, pill=pill, recorder=source.recorder(), **content
     )
 
 

@@ -216,6 +216,18 @@ def _shape(visit: Watched) -> dict[str, int]:
     return found
 
 
+def test_the_bar_of_every_page_says_when_the_run_is_held(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/calls")
+    pill = visit.page.locator(".bar [data-state-pill]")
+    other = Client(driver.server.address, driver.server.control_token)
+    other.wait(other.pause("whole"), timeout_s=60)
+    until(lambda: pill.inner_text() == "paused", "the bar to say paused", 20)
+    go(visit, driver, "/data")
+    assert pill.inner_text() == "paused"
+    other.wait(other.resume("whole"), timeout_s=60)
+    until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
+
+
 def test_a_reader_sees_the_map_and_how_to_turn_control_on_but_no_button(driver: Driver, browser: Browser) -> None:
     watched = watch(browser)
     watched.page.goto(f"{driver.server.address}?token={driver.server.token}")

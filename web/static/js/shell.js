@@ -68,11 +68,35 @@ function showTheme() {
   }
 }
 
-export function showState(state) {
+/** What the pill is made of: web/pill.py does the same with what the record says. */
+const WAITING = "waiting_for_safe_point";
+const known = {
+  run: $(".run")?.dataset.runState ?? "",
+  waiting: new Set(($(".run")?.dataset.waiting ?? "").split(" ").filter(Boolean)),
+  pools: new Map(),
+};
+
+/** Show the run's state, and of a running one whether it is held. */
+export function showState(state = known.run) {
+  known.run = state;
   const pill = $(".bar [data-state-pill]");
   if (!pill) return;
-  pill.className = `pill state-${cssWord(state)}`;
-  setText($("span", pill), state.replaceAll("_", " "));
+  const living = [...known.pools.values()].filter((one) => one !== "closed");
+  const isPaused = living.length > 0 && living.every((one) => one === "paused");
+  const shown = state !== "running" ? state : known.waiting.size ? WAITING : isPaused ? "paused" : state;
+  pill.className = `pill state-${cssWord(shown)}`;
+  setText($("span", pill), shown.replaceAll("_", " "));
+}
+
+function knowOperation({ id, state }) {
+  if (state === WAITING) known.waiting.add(id);
+  else known.waiting.delete(id);
+  showState();
+}
+
+function knowPool({ name, state }) {
+  known.pools.set(name, state);
+  showState();
 }
 
 const RECORDER_TEXT = {
@@ -140,6 +164,8 @@ function start() {
   });
   setInterval(() => lostSince && showConnection(), 1000);
   stream.addEventListener("tick", ({ detail }) => detail.state && showState(detail.state));
+  stream.addEventListener("pool", ({ detail }) => knowPool(detail));
+  stream.addEventListener("operation", ({ detail }) => knowOperation(detail));
   stream.addEventListener("end", ({ detail }) => {
     showState(detail.state ?? "ended");
     const button = $("#live");
