@@ -11,7 +11,7 @@ from web.source import RunSource
 
 PX = 1200
 # Cells of the map of ranks: more would make the page heavy, and no screen shows them.
-_MOST_CELLS = 16_000
+_MOST_CELLS = 6_000
 SLOW = 1.5
 LAST_S = (60, 600, 3600)
 

@@ -13,7 +13,7 @@ from app.store.read_calls import ms
 from web.steps import MethodInSteps, StepsSum
 
 # More calls than tell two stretches apart, few enough to be added up at once.
-MOST_CALLS = 20_000
+MOST_CALLS = 10_000
 _PHASES = ("gate_ns", "dispatch_ns", "execute_ns", "wait_ns", "collect_ns", "unpad_ns")
 _COUNTS = ("rows", "padding_rows", "bytes_out", "bytes_in")
 
