@@ -42,21 +42,24 @@ class FusedWorker(Worker):
         for worker in self.fused_worker_dict.values():
             setattr(worker, self.fused_worker_attr_name, self.fused_worker_dict)
 
-    def save_state(self) -> dict[str, Any]:
-        """Return what each role saves; see ``core.worker.live``."""
-        return {role: worker.save_state() for role, worker in self._savers()}
+    def save_state(self) -> Any:
+        """Return what each role saves, or what is to be awaited for it; see ``core.worker.live``."""
+        return _all_of({role: worker.save_state() for role, worker in self._savers()})
 
-    def save_replica(self) -> dict[str, Any]:
+    def save_replica(self) -> Any:
         """Return what each role saves, of replicated ones this rank's replica: rank 0 may be gone."""
-        return {
-            role: worker.save_replica() if isinstance(worker, ReplicatedState) else worker.save_state()
-            for role, worker in self._savers()
-        }
+        return _all_of(
+            {
+                role: worker.save_replica() if isinstance(worker, ReplicatedState) else worker.save_state()
+                for role, worker in self._savers()
+            }
+        )
 
-    def load_state(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+    def load_state(self, states: Sequence[Mapping[str, Any] | None]) -> Any:
         """Hand each role what it saved; None stands for all roles of a rank that died."""
-        for role, worker in self._savers():
-            worker.load_state([None if state is None else state[role] for state in states])
+        roles = self._savers()
+        each = {role: [None if state is None else state[role] for state in states] for role, _ in roles}
+        return _all_of({role: _load(worker, each[role]) for role, worker in roles})
 
     def _savers(self) -> list[tuple[str, SavesState]]:
         """Return the roles whose state is carried over; a method of that name may be something else."""
@@ -65,6 +68,22 @@ class FusedWorker(Worker):
             for role, worker in self.fused_worker_dict.items()
             if can_call(type(worker), "save_state", 0) and can_call(type(worker), "load_state", 1)
         ]
+
+
+def _load(worker: Any, states: Sequence[Any]) -> Any:
+    """Return nothing, or what is to be awaited of an ``async def`` hook."""
+    return worker.load_state(states)
+
+
+def _all_of(values: Mapping[str, Any]) -> Any:
+    """Return the values, or a coroutine of them when some of them are to be awaited."""
+    if not any(inspect.isawaitable(value) for value in values.values()):
+        return dict(values)
+
+    async def awaited() -> dict[str, Any]:
+        return {role: await value if inspect.isawaitable(value) else value for role, value in values.items()}
+
+    return awaited()
 
 
 def role_method_name(role: str, method: str) -> str:

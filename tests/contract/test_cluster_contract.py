@@ -296,6 +296,14 @@ def test_an_actor_without_a_name_is_built_with_arguments_beside_another(
         cluster.node_of(beside)
 
 
+def test_an_actor_can_be_wanted_on_the_node_of_an_address(cluster: Cluster, placement: Placement) -> None:
+    node = placement.slots[0].node
+    there = cluster.spawn(SpawnRequest(Echo, "", node=node, args=([1],)))
+    assert result(cluster, there, "_podium_seen") == [1]
+    assert cluster.node_of(there) == node
+    cluster.kill(there)
+
+
 def test_a_killed_actor_fails_what_it_runs_what_waits_and_what_comes_later(cluster: Cluster, spawn: Spawn) -> None:
     doomed = spawn("doomed", 1)
     result(cluster, doomed, "_podium_echo")

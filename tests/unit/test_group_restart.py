@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -65,6 +66,20 @@ class Saved(Counter):
         """Take over the own rank's, or the largest of the others'."""
         own = states[self.rank]
         self.count = max(state for state in states if state is not None) if own is None else own
+
+
+class SavedLater(Saved):
+    """Saves and loads on an event loop."""
+
+    async def save_state(self) -> int:  # type: ignore[override]
+        """Return the count."""
+        await asyncio.sleep(0)
+        return self.count
+
+    async def load_state(self, states: list[int | None]) -> None:  # type: ignore[override]
+        """Take the count over."""
+        await asyncio.sleep(0)
+        super().load_state(states)
 
 
 class Needy(Saved):
@@ -309,14 +324,15 @@ def fused(**roles: type) -> dict[str, RayWorkerGroup]:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_roles_in_one_process_keep_what_each_can(seen: RecordingObserver, rank: int) -> None:
-    groups = fused(actor=Replicated, buffer=Saved, critic=Counter)
+    groups = fused(actor=Replicated, buffer=Saved, later=SavedLater, critic=Counter)
     for one in groups.values():
         one.add()
     weights = groups["actor"].weight()
     groups["actor"].workers[rank].kill()
-    seen.await_count(WorkerEnded, 3)  # the three roles' of one process
+    seen.await_count(WorkerEnded, len(groups))  # one for each role of the process
     assert groups["buffer"].add() == [(0, 2), (1, 2), (2, 2)]
     assert groups["actor"].add() == [(0, 2), (1, 2), (2, 2)]
+    assert groups["later"].add() == [(0, 2), (1, 2), (2, 2)]
     assert groups["critic"].add() == [(0, 1), (1, 1), (2, 1)]
     assert groups["actor"].weight() == [weights[1 if rank == 0 else 0]] * 3
     expected = "with the survivors' state, but without that of Counter, no save_state and load_state"
