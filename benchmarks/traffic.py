@@ -113,7 +113,8 @@ def _batch(n_mib: int, n_columns: int) -> DataProto:
 
 def _shares(batch: DataProto, n_ranks: int) -> list[list[Array]]:
     """Return the same memory as numpy arrays: for each rank its contiguous rows of every column."""
-    columns: list[Array] = [*batch.non_tensor_batch.values(), *(tensor.numpy() for _, tensor in batch.batch.items())]
+    tensors = [batch.batch[name].numpy() for name in batch.batch.keys()]  # noqa: SIM118 - not a dict
+    columns: list[Array] = [*batch.non_tensor_batch.values(), *tensors]
     return [list(parts) for parts in zip(*(np.split(column, n_ranks) for column in columns), strict=True)]
 
 

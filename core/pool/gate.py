@@ -94,7 +94,7 @@ class Gate:
                 return True
             self._n_waiting += 1
             try:
-                while not self.is_open:
+                while self.state is not PoolState.ACTIVE:
                     if not wanted():
                         return False
                     if self._state in _OVER:
