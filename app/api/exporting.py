@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response, StreamingResponse
 
 from app.api.answers import json_answer
-from app.api.collaborators import With
+from app.api.collaborators import With, no_query
 from app.api.documents import PROBLEMS
 from app.api.problems import Problem, ProblemError
 from app.api.reading import CallsAsked, TimelineAsked, narrowed_to
 from web.calls import CallPage
 from web.export import csv_head, csv_lines, trace
+from web.frame import Frame
+from web.report import render_report
 
 router = APIRouter(prefix="/export", responses=PROBLEMS)
 MOST_CALLS = 100_000
@@ -57,6 +59,17 @@ async def window(has: With, asked: Annotated[TimelineAsked, Query()]) -> Respons
             )
             raise ProblemError(Problem(422, "cannot-work", "Too much for one trace", detail))
         return json_answer(trace(found, has.source.run().name), headers=_attached("trace.json"))
+
+    return await has.reads.ask(ask)
+
+
+@router.get("/report.html", operation_id="export_report", tags=["export"], dependencies=[Depends(no_query)])
+async def report(has: With) -> Response:
+    """Send the run's numbers as one HTML file that needs nothing else."""
+
+    def ask() -> Response:
+        text = render_report(has.source, Frame("report")).encode("utf-8", "replace")
+        return Response(text, headers=_attached("report.html"), media_type="text/html")
 
     return await has.reads.ask(ask)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -13,8 +15,11 @@ import pytest
 from app.api import exporting
 from tests.app_doubles import House, check_problem, get, some_call
 from tests.unit.web_sample import SampleRun
+from tests.unit.web_sample_calls import EVIL
 from web.calls import CallRow
 from web.export import csv_head, csv_lines, trace
+from web.frame import Frame
+from web.report import render_report
 
 NOW_MS = 150_000.0
 
@@ -88,4 +93,29 @@ def test_no_two_spans_of_a_thread_overlap_and_none_is_lost() -> None:
 
 def test_every_route_of_export_is_there() -> None:
     paths = {getattr(route, "path", "") for route in House().app.routes}
-    assert {"/export/calls.csv", "/export/trace.json"} <= paths
+    assert {"/export/calls.csv", "/export/trace.json", "/export/report.html"} <= paths
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_the_report_has_the_runs_numbers_and_needs_no_other_file(died: bool) -> None:
+    source = SampleRun(NOW_MS)
+    source.died = died
+    text = render_report(source, Frame("report"), datetime(2026, 11, 29, 22, 30, tzinfo=UTC))
+    overview = source.overview()
+    for total in overview.methods:
+        assert f"<th>{total.group}.{total.method}</th>" in text
+    assert "written 2026-11-29T22:30:00+00:00" in text
+    assert (f"rank {overview.ranks[0].rank} (slow)" in text, "Workers that died" in text) == (True, died)
+    assert re.findall(r"(?:src|href|url|@import|<script)[=(\s]", text) == []
+
+
+def test_markup_in_names_is_text_in_the_report() -> None:
+    source = SampleRun(NOW_MS, evil=True)
+    source.died = True
+    assert EVIL not in render_report(source, Frame("report"))
+
+
+def test_the_report_is_sent_as_a_file() -> None:
+    answer = get("/export/report.html")
+    assert answer.headers["content-disposition"] == 'attachment; filename="podium-report.html"'
+    assert "No call has ended." in answer.text
