@@ -36,7 +36,7 @@ test-slow: .venv/.installed-dev ## what takes minutes: the demo changed while it
 	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py tests/e2e/test_bad_input.py \
 		tests/integration/test_store_killed.py tests/integration/test_store_killed_on_ray.py \
 		tests/integration/test_deaths_on_nodes.py \
-		tests/integration/test_live_on_ray.py tests/integration/test_direct_on_ray.py --timeout 3600 $(ARGS)
+		tests/integration/test_live_walks_on_ray.py tests/integration/test_live_nodes_on_ray.py tests/integration/test_direct_on_ray.py --timeout 3600 $(ARGS)
 
 check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models
 	$(BIN)/ruff check .

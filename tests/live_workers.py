@@ -82,6 +82,12 @@ class Plain(Worker):
         Faults.gate.wait(20)
         return self.rank
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    def nap(self, seconds: float) -> int:
+        """Take a while, non-blocking."""
+        time.sleep(seconds)
+        return self.rank
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def fail(self) -> None:
         """Raise."""
@@ -124,6 +130,14 @@ class Counting(Plain):
         Faults.strike("load_state", self.rank)
         self.total = states[0]["total"]
         self.heard = [state["rank"] for state in states]
+
+
+class Enduring(Counting):
+    """Takes the sum of the first old rank that is left, after a restart as after a change."""
+
+    def load_state(self, states: Sequence[dict[str, int] | None]) -> None:
+        """Leave out those that are dead."""
+        super().load_state([state for state in states if state is not None])
 
 
 class Learning(ReplicatedState, Plain):
@@ -197,9 +211,28 @@ class RingLearner(Learning):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def sum_of_ranks(self) -> float:
         """Add up the ranks over the process group."""
-        total = torch.tensor([float(self.rank)])
-        torch.distributed.all_reduce(total)
-        return float(total)
+        return sum_over_ring(self.rank)
+
+
+class Ring(Enduring):
+    """Counts in a process group, which every new set of workers forms anew."""
+
+    def __init__(self, start: int = 0) -> None:
+        """Join the group of the ranks of now."""
+        super().__init__(start)
+        torch.distributed.init_process_group("gloo")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def sum_of_ranks(self) -> float:
+        """Add up the ranks over the process group."""
+        return sum_over_ring(self.rank)
+
+
+def sum_over_ring(value: float) -> float:
+    """Add up a number over the process group."""
+    total = torch.tensor([float(value)])
+    torch.distributed.all_reduce(total)
+    return float(total)
 
 
 def dispatch_after_a_question(worker_group: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -182,16 +182,7 @@ def ask_each(
     try:
         fetch_patiently(cluster, [one.receipt for one in submitted], time.monotonic() + timeout_s)
     except WorkerDiedError as error:
-        rank = names.index(error.worker) if error.worker in names else error.rank
-        raise WorkerDiedError(
-            f"rank {rank} of {root.name} (worker {error.worker or '?'}) died in {method}: {error}",
-            group=root.name,
-            rank=rank,
-            node=error.node,
-            method=method,
-            worker=error.worker,
-            pid=error.pid,
-        ) from None
+        raise died_in(root, method, names, error) from None
     except WorkerError:
         raise
     except TimeoutError:
@@ -202,3 +193,17 @@ def ask_each(
             timeout_s=timeout_s,
         ) from None
     return [one.result for one in submitted]
+
+
+def died_in(root: RayWorkerGroup, method: str, names: Sequence[str], error: WorkerDiedError) -> WorkerDiedError:
+    """Return the error of a worker that died in a hook, with its place among ``names``."""
+    rank = names.index(error.worker) if error.worker in names else error.rank
+    return WorkerDiedError(
+        f"rank {rank} of {root.name} (worker {error.worker or '?'}) died in {method}: {error}",
+        group=root.name,
+        rank=rank,
+        node=error.node,
+        method=method,
+        worker=error.worker,
+        pid=error.pid,
+    )

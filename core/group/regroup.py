@@ -6,6 +6,7 @@ process group would wait there for those that stay. ``regroup`` builds them and 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from core.cluster import ActorHandle, Placement
 from core.cluster.holdings import slot_keys
-from core.errors import CallTimeoutError, StateError
-from core.group.rebuild import Prepared, ask_each, root_of
+from core.errors import CallTimeoutError, StateError, WorkerDiedError
+from core.group.rebuild import Prepared, ask_each, died_in, root_of
 from core.group.start import (
     Started,
     StartRequest,
@@ -32,6 +33,7 @@ from core.worker import Header
 if TYPE_CHECKING:
     from core.group.worker_group import RayWorkerGroup
 
+_log = logging.getLogger("podium.control")
 _RECONFIGURE = Header("reconfigure", -1, 0, False, "").pack()
 
 
@@ -141,6 +143,8 @@ def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> 
         told = [cluster.submit(actors[rank], "_podium_run", (_RECONFIGURE,), {}).receipt for rank, _ in regrouping.kept]
         built = [construct_on(cluster, actors[rank], request, rank, rendezvous) for rank in regrouping.new]
         values = fetch_patiently(cluster, [*built, *told], deadline)
+    except WorkerDiedError as error:
+        raise died_in(root, "reconfigure", regrouping.names, error) from None
     except TimeoutError:
         raise CallTimeoutError(
             f"{root.name} was not reconfigured on all {len(actors)} ranks after {timeout_s:.1f} s",
@@ -176,8 +180,11 @@ def discard(group: RayWorkerGroup, regrouping: Regrouping) -> None:
 def take_back(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> None:
     """Tell those that stay their old place again, after ``regroup`` failed.
 
+    One that died meanwhile is the group's to deal with, as a death at any other time is. The others are not asked to
+    reconfigure then: they would wait for it, and no call is made on them before the group was restarted.
+
     Raises:
-        WorkerError: ``reconfigure`` raised, or a process is gone: the group cannot be used any more.
+        WorkerError: ``reconfigure`` raised: the group cannot be used any more.
         TimeoutError: They were not done in time.
     """
     root = root_of(group)
@@ -185,10 +192,15 @@ def take_back(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -
     placement = root._pool.placement_now
     rendezvous = before.master_addr, before.master_port
     deadline = time.monotonic() + timeout_s
-    for entry in ("_podium_settle", "_podium_run"):
-        asked = []
-        for rank, old in regrouping.kept:
-            settle = (old, place_variables(placement, old, rendezvous))
-            args = settle if entry == "_podium_settle" else (_RECONFIGURE,)
-            asked.append(cluster.submit(regrouping.actors[rank], entry, args, {}).receipt)
-        fetch_patiently(cluster, asked, deadline)
+    places = {rank: (old, place_variables(placement, old, rendezvous)) for rank, old in regrouping.kept}
+    try:
+        for entry in ("_podium_settle", "_podium_run"):
+            asked = [
+                cluster.submit(
+                    regrouping.actors[rank], entry, place if entry == "_podium_settle" else (_RECONFIGURE,), {}
+                )
+                for rank, place in places.items()
+            ]
+            fetch_patiently(cluster, [one.receipt for one in asked], deadline)
+    except WorkerDiedError as error:
+        _log.warning("%s", died_in(root, "reconfigure", before.names, error))

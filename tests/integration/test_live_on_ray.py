@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,6 @@ from tests.live_workers import RingLearner
 pytestmark = pytest.mark.integration
 
 Watched = tuple[Runtime, RecordingObserver]
-_N_SEQUENCES = int(os.environ.get("PODIUM_LIVE_SEQUENCES", "0"))
 
 
 def rows(n_rows: int) -> DataProto:
@@ -104,28 +101,3 @@ def test_there_and_back_between_colocated_and_apart(
     assert actor.digest() == [digest] * 2
     assert actor.sum_of_ranks() == [1.0, 1.0]
     assert actor.learn() == [3, 3]
-
-
-@pytest.mark.skipif(not _N_SEQUENCES, reason="set PODIUM_LIVE_SEQUENCES to some hundreds")
-@pytest.mark.timeout(36_000)
-def test_random_sequences(ray_runtime: Watched) -> None:
-    controller = Controller.current()
-    for seed in range(_N_SEQUENCES):
-        wishes = random.Random(seed)
-        with RayResourcePool([2], max_colocate_count=wishes.choice([1, 2]), name_prefix=f"random_{seed}") as pool:
-            actor = RayWorkerGroup(pool, RayClassWithInitArgs(RingLearner), name_prefix="random")
-            for _ in range(wishes.randint(2, 4)):
-                actor.learn()
-                (digest,) = set(actor.digest())
-                home = actor.resource_pool
-                size = home.world_size
-                if size > 1 and wishes.random() < 0.5:
-                    first = wishes.randrange(1, size)
-                    parts = {f"a{seed}_{home.name}": (first, [actor]), f"b{seed}_{home.name}": (size - first, [])}
-                    made = controller.split(home, parts)
-                    controller.merge(list(made.values()), f"m{seed}_{home.name}")
-                else:
-                    home.resize([wishes.choice([one for one in (1, 2, 3) if one != size])])
-                assert set(actor.digest()) == {digest}, seed
-                assert doubles(actor, 6), seed
-        assert eventually(lambda: not controller.plane.pools() or "random" not in str(controller.plane.pools()))

@@ -350,6 +350,31 @@ class TestReconfigure:
             pool.resize([3])
             assert group.place() == [(rank, 3) for rank in range(3)]
 
+    def test_one_that_dies_while_it_is_told_is_a_death_like_any_other(self) -> None:
+        with local_controller({"CPU": 64.0, "GPU": 16.0}) as (controller, seen):
+            runtime: Any = controller.runtime
+            pool = RayResourcePool([2], max_colocate_count=2, name_prefix="pool")
+            group = RayWorkerGroup(pool, RayClassWithInitArgs(Staying), name_prefix="actor", on_death="restart")
+            other = RayWorkerGroup(pool, RayClassWithInitArgs(Counting), name_prefix="other")
+            free = runtime.cluster.free
+            Faults.stage, Faults.rank = "slow reconfigure", 1
+            victim = group.workers[1]
+
+            def kill() -> None:
+                if eventually(lambda: any("reconfiguring" in one.progress for one in seen.of(OperationChanged))):
+                    victim.kill()
+
+            threading.Thread(target=kill).start()
+            with pytest.raises(WorkerDiedError, match=r"rank 1 of actor .* died in reconfigure"):
+                pool.resize([3])
+            assert (pool.state, runtime.cluster.free) == (PoolState.ACTIVE, free)
+            assert other.add(1) == [1, 1]
+            Faults.stage = ""
+            Faults.gate.set()
+            assert eventually(lambda: group.place() == [(0, 2), (1, 2)])
+            pool.resize([3])
+            assert (group.place(), other.add(1)) == ([(rank, 3) for rank in range(3)], [2, 2, 2])
+
     @pytest.mark.parametrize("restarted", [True, False])
     def test_one_that_died_since_leaves_the_group_to_be_restarted(self, restarted: bool) -> None:
         with local_controller({"CPU": 64.0, "GPU": 16.0}) as (controller, seen):
