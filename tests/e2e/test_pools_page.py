@@ -6,6 +6,7 @@ change is made at the border of its next call. The tests are in the order of its
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -226,6 +227,31 @@ def test_the_bar_of_every_page_says_when_the_run_is_held(driver: Driver, visit: 
     assert pill.inner_text() == "paused"
     other.wait(other.resume("whole"), timeout_s=60)
     until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
+
+
+@pytest.mark.parametrize(
+    ("path", "link", "name"),
+    [
+        ("/", "Report", "podium-report.html"),
+        ("/calls?min_ms=1", "CSV", "podium-calls.csv"),
+        ("/timeline?last=5", "Perfetto", "podium-trace.json"),
+    ],
+)
+def test_what_a_page_shows_can_be_taken_along(
+    driver: Driver, visit: Watched, path: str, link: str, name: str, tmp_path: Path
+) -> None:
+    go(visit, driver, path)
+    if link == "Perfetto":
+        visit.until("document.querySelector('#trace').search.includes('from=')", "the window in the link")
+    with visit.page.expect_download() as coming:
+        visit.page.get_by_role("link", name=link, exact=True).click()
+    assert coming.value.suggested_filename == name
+    coming.value.save_as(tmp_path / name)
+    text = (tmp_path / name).read_text()
+    assert "rollout" in text
+    assert "actor" in text
+    if link == "Perfetto":
+        assert {"X", "M"} <= {event["ph"] for event in json.loads(text)["traceEvents"]}
 
 
 def test_a_reader_sees_the_map_and_how_to_turn_control_on_but_no_button(driver: Driver, browser: Browser) -> None:
