@@ -7,10 +7,8 @@ there, but where the old must go to make room; then it is started anew, with its
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import cast
 
@@ -18,15 +16,15 @@ from core.cluster import Placement, Ref
 from core.cluster.holdings import Holding, SlotKey, slot_keys
 from core.control.commands import Move
 from core.control.layout import Entry, Target
+from core.control.newcomers import Newcomers
 from core.control.plans import Change, Mode
 from core.control.slots import known_slots, put_together, reserve_extras
 from core.control.world import look
 from core.errors import CallTimeoutError, PoolClosedError, StateError
 from core.group import RayWorkerGroup
-from core.group.rebuild import Prepared, abandon, check_up, hand_over, prepare, retire, save_state, switch
-from core.group.regroup import Regrouping, check_stays, discard, regroup, spawn_missing, take_back
+from core.group.rebuild import check_up, hand_over, prepare, retire, save_state, switch
+from core.group.regroup import check_stays, regroup, take_back
 from core.pool import PoolState, RayResourcePool
-from core.pool.seats import leave_seats, take_seats
 from core.runtime import Runtime
 
 _log = logging.getLogger("podium.control")
@@ -51,7 +49,6 @@ class Undertaking:
         self._id = operation_id
         self._pools: dict[str, RayResourcePool] = {name: pools[name] for name in change.pools}
         self._runtime = next(iter(self._pools.values())).runtime
-        self._cluster = self._runtime.cluster
         self._groups = {
             tenant.name: cast("RayWorkerGroup", tenant)
             for pool in self._pools.values()
@@ -59,13 +56,9 @@ class Undertaking:
             if tenant.name in change.homes
         }
         self._seen = {name: (pool.placement_if_any, _names(pool)) for name, pool in self._pools.items()}
-        self._placements: dict[str, Placement] = {}
-        self._reserved: list[Placement] = []
-        self._prepared: dict[str, Prepared] = {}
-        self._staying = {move.group for move in change.plan.groups if move.how == "reconfigure"}
-        self._regroupings: dict[str, Regrouping] = {}
+        self._new = Newcomers(self._runtime, change, self._pools, self._groups, self._left_s)
+        self._states: dict[str, tuple[Ref, ...]] = {}
         self._regrouped: list[str] = []
-        self._seats: list[tuple[tuple[SlotKey, ...], str]] = []
         self._retired = False
         self._switching = False
 
@@ -90,25 +83,16 @@ class Undertaking:
         if self.change.mode is Mode.RELEASED:
             return
         try:
-            self._reserve(say)
+            self._new.reserve(say)
             if self.change.mode is Mode.PREPARED:
-                self._start(given_up, say)
+                self._new.start(given_up, say)
         except BaseException:
             self.abandon()
             raise
 
     def abandon(self) -> None:
         """End and give back what was brought up and not switched to; may be called twice."""
-        for name, prepared in self._prepared.items():
-            if name not in self._regroupings:
-                abandon(self._groups[name], prepared)
-        for name, regrouping in self._regroupings.items():
-            discard(self._groups[name], regrouping)
-        self._leave_seats()
-        # A cluster that was let go of meanwhile took them along; asked for now, the runtime would connect to another.
-        for placement in self._reserved if self._runtime.connected else ():
-            self._cluster.release(placement)
-        self._prepared, self._regroupings, self._reserved, self._placements = {}, {}, [], {}
+        self._new.abandon()
 
     def carry_out(self, say: Callable[[str], None]) -> None:
         """Drain, hand over and switch; on any failure everything is as it was.
@@ -144,57 +128,6 @@ class Undertaking:
     def _left_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
-    def _reserve(self, say: Callable[[str], None]) -> None:
-        known = known_slots(self._runtime, self.pools)
-        for target in self.change.targets:
-            extras: tuple[Placement, ...] = ()
-            if target.extras:
-                n_extra = sum(entry.extra for entry in target.extras)
-                say(f"reserving {n_extra} slots for {target.pool}")
-                # Only a resize asks for more, and its pool is there.
-                request = self._pools[target.pool].request
-                extras = reserve_extras(self._runtime.cluster, request, target, self._left_s())
-                self._reserved += extras
-            self._placements[target.pool] = put_together(target, known, extras)
-
-    def _start(self, given_up: Callable[[], bool], say: Callable[[str], None]) -> None:
-        """Bring up the new workers of all groups side by side; the first that fails stops the others."""
-        if not self._groups:
-            return
-        stop = threading.Event()
-        with ThreadPoolExecutor(len(self._groups), thread_name_prefix="podium-start") as starters:
-            try:
-                starting = []
-                for name, home in sorted(self.change.homes.items()):
-                    n_workers = len(self._placements[home].slots)
-                    say(f"starting {n_workers} workers of {name} for {home}")
-                    self._take_seats(name, home)
-                    starting.append(starters.submit(self._start_one, name, home, lambda: stop.is_set() or given_up()))
-                done, _ = wait(starting, return_when=FIRST_EXCEPTION)
-                failed = next((error for one in done if (error := one.exception()) is not None), None)
-                if failed is not None:
-                    raise failed
-            finally:
-                # Leaving the block waits for the others, which look at this four times a second.
-                stop.set()
-
-    def _start_one(self, name: str, home: str, given_up: Callable[[], bool]) -> None:
-        group, placement = self._groups[name], self._placements[home]
-        like = self._pools.get(home) or self.pools[0]
-        if name in self._staying:
-            self._regroupings[name] = spawn_missing(group, placement, like, self._left_s(), given_up)
-        else:
-            self._prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
-
-    def _take_seats(self, name: str, home: str) -> None:
-        """Keep other groups off the places that new workers have beside the old ones."""
-        if self.change.mode is not Mode.PREPARED:
-            return
-        there = set(slot_keys(self._groups[name].resource_pool.placement_now)) if name in self._staying else set()
-        keys = tuple(key for key in slot_keys(self._placements[home]) if key not in there)
-        take_seats(self._runtime.slot_tenants, keys, f"{name} (to come)")
-        self._seats.append((keys, f"{name} (to come)"))
-
     def _check_unchanged(self) -> None:
         """Refuse a plan that what the driver did meanwhile has made stale."""
         self._check_open()
@@ -224,38 +157,37 @@ class Undertaking:
 
     def _hand_over(self, say: Callable[[str], None]) -> float:
         """Move every group's state to its new workers, starting those first if need be; return what that took."""
-        self._states: dict[str, tuple[Ref, ...]] = {}
-        for name in sorted(self._staying):
-            check_stays(self._groups[name], self._regroupings.get(name), self._left_s())
+        for name in sorted(self._new.staying):
+            check_stays(self._groups[name], self._new.regroupings.get(name), self._left_s())
         for name, group in sorted(self._groups.items()):
-            if name not in self._staying:
+            if name not in self._new.staying:
                 say(f"saving the state of {name}")
                 self._states[name] = save_state(group, self._left_s())
         began = time.monotonic()
         if self.change.mode is not Mode.PREPARED:
             self._make_room(say)
-            self._start(lambda: False, say)
+            self._new.start(lambda: False, say)
         started_s = time.monotonic() - began
-        for name, prepared in sorted(self._prepared.items()):
+        for name, prepared in sorted(self._new.prepared.items()):
             group = self._groups[name]
             if self.change.mode is Mode.PREPARED:
                 check_up(group, prepared, self._left_s())
             if self._states[name]:
                 say(f"handing the state of {name} over")
             hand_over(group, prepared, self._states[name], self._left_s())
-        for name, regrouping in sorted(self._regroupings.items()):
+        for name, regrouping in sorted(self._new.regroupings.items()):
             say(f"reconfiguring {name}")
             self._regrouped.append(name)
-            self._prepared[name] = regroup(self._groups[name], regrouping, self._left_s())
+            self._new.prepared[name] = regroup(self._groups[name], regrouping, self._left_s())
         return started_s
 
     def _make_room(self, say: Callable[[str], None]) -> None:
         """End the old workers, and give back their slots where the new ones need that."""
-        ending = sorted(name for name in self._groups if name not in self._staying)
+        ending = sorted(name for name in self._groups if name not in self._new.staying)
         say(f"ending the old workers of {', '.join(ending) or 'no group'}")
         self._retired = True
         for name, group in self._groups.items():
-            if name not in self._staying:
+            if name not in self._new.staying:
                 retire(group, self._reason())
         if self.change.mode is Mode.RELEASED:
             (pool,) = self.pools
@@ -263,7 +195,7 @@ class Undertaking:
             for name in self._groups:
                 pool.dismiss(name)
             self._hold(pool, Target(pool.name, tuple(Entry(entry.keep) for entry in target.entries if entry.keep)))
-            self._reserve(say)
+            self._new.reserve(say)
 
     def _hold(self, pool: RayResourcePool, target: Target, extras: tuple[Placement, ...] = ()) -> None:
         """Give a pool other slots without a word, and release what it had and nobody has any more."""
@@ -284,18 +216,18 @@ class Undertaking:
         released = Placement("", (), ())
         for group in self._groups.values():
             group.resource_pool.dismiss(group.name)
-        self._leave_seats()
+        self._new.leave_seats()
         if not moving:
             holdings = {target.pool: Holding(target.pool) for target in self.change.targets}
             leaving = [pool.holding for pool in self.pools if pool.holding is not None]
-            taking = {holdings[name]: self._placements[name] for name in holdings}
+            taking = {holdings[name]: self._new.placements[name] for name in holdings}
             released = runtime.holdings.exchange(leaving, taking)
             for name, holding in holdings.items():
                 if name in made:
-                    made[name].begin(self._placements[name], holding, self.pools[0])
+                    made[name].begin(self._new.placements[name], holding, self.pools[0])
                 else:
-                    self._pools[name].hold_slots(self._placements[name], holding)
-        self._reserved = []
+                    self._pools[name].hold_slots(self._new.placements[name], holding)
+        self._new.keep()
         for pool in self.pools:
             if pool.name in {target.pool for target in self.change.targets} or moving:
                 pool.next_generation(self._id)
@@ -303,7 +235,7 @@ class Undertaking:
         for name, home in sorted(self.change.homes.items()):
             # A group that another thread closed meanwhile is no reason to fail the others.
             with suppress(PoolClosedError):
-                switch(self._groups[name], self._prepared[name], self._reason(), homes[home])
+                switch(self._groups[name], self._new.prepared[name], self._reason(), homes[home])
                 homes[home].settle(self._groups[name])
         if made:
             for pool in self.pools:
@@ -337,7 +269,7 @@ class Undertaking:
         if self._switching:
             self._give_up(error)
             return
-        regroupings = [(self._groups[name], self._regroupings[name]) for name in self._regrouped]
+        regroupings = [(self._groups[name], self._new.regroupings[name]) for name in self._regrouped]
         self.abandon()
         if not self._retired and not regroupings:
             return
@@ -360,13 +292,13 @@ class Undertaking:
                 for group in self._groups.values():
                     pool.settle(group)
         for name, group in sorted(self._groups.items()):
-            if name in self._staying:
+            if name in self._new.staying:
                 continue
             prepared = prepare(group, group.resource_pool.placement_now, timeout_s=_ROLLBACK_S)
-            self._prepared[name] = prepared
+            self._new.prepared[name] = prepared
             hand_over(group, prepared, self._states[name], _ROLLBACK_S)
             switch(group, prepared, f"a {self.change.plan.kind} that failed was rolled back")
-            del self._prepared[name]
+            del self._new.prepared[name]
 
     def _regain(self, pool: RayResourcePool, before: Placement) -> None:
         """Reserve again what was given back, on the entries that it was in."""
@@ -388,11 +320,6 @@ class Undertaking:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         for pool in self.pools:
             pool.gate.end(PoolState.FAILED, f"{self._reason()} could neither be done nor undone: {first}")
-
-    def _leave_seats(self) -> None:
-        for keys, seat in self._seats:
-            leave_seats(self._runtime.slot_tenants, keys, seat)
-        self._seats = []
 
     def _reason(self) -> str:
         return f"{self.change.plan.kind} by {self.change.command.who} ({self._id})"

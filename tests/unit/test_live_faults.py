@@ -162,7 +162,7 @@ def test_a_new_worker_that_dies_before_the_switch_is_taken_back(monkeypatch: pyt
     under_way = scene.controller.plane._under_way
     assert under_way is not None
     assert eventually(lambda: scene.controller.runtime.due is not None)
-    under_way.undertaking._prepared["learner"].started.actors[1].kill()
+    under_way.undertaking._new.prepared["learner"].started.actors[1].kill()
     scene.controller.checkpoint()
     done = scene.controller.plane.operation(operation.id)
     assert done.state is OperationState.FAILED
