@@ -247,16 +247,20 @@ def steps_between(calls: list[SampleCall], first: int, last: int) -> StepsSum:
     found = []
     for (group, method), some in sorted(own.items()):
         lengths = sorted(call.row.duration_ms for call in some)
-        phases = ("gate_ms", "dispatch_ms", "execute_ms", "wait_ms", "collect_ms", "unpad_ms")
         found.append(
             MethodInSteps(
-                group,
-                method,
-                len(some),
-                sum(call.row.status == "error" for call in some),
-                lengths[len(lengths) // 2],
-                lengths[-1],
-                *(sum(getattr(call, name) for call in some) for name in phases),
+                group=group,
+                method=method,
+                n_calls=len(some),
+                n_failed=sum(call.row.status == "error" for call in some),
+                p50_ms=lengths[len(lengths) // 2],
+                p95_ms=lengths[-1],
+                gate_ms=sum(call.gate_ms for call in some),
+                dispatch_ms=sum(call.dispatch_ms for call in some),
+                execute_ms=sum(call.execute_ms for call in some),
+                wait_ms=sum(call.wait_ms for call in some),
+                collect_ms=sum(call.collect_ms for call in some),
+                unpad_ms=sum(call.unpad_ms for call in some),
                 rows=sum(call.row.rows for call in some),
                 padding_rows=sum(call.row.padding_rows for call in some),
                 bytes_out=sum(call.row.bytes_out for call in some),
