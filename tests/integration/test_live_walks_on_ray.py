@@ -1,6 +1,7 @@
 """Random lives of drivers on a real Ray: commands, calls and deaths of processes, after each of which all must add up.
 
-``PODIUM_LIVE_SEQUENCES`` says how many; the number in a test's name is its seed, so one is replayed by its name:
+``PODIUM_LIVE_SEQUENCES`` says how many, ``PODIUM_LIVE_FIRST`` from where on. The number in a test's name is its seed,
+so one is replayed by its name:
 ``PODIUM_LIVE_SEQUENCES=200 pytest "tests/integration/test_live_walks_on_ray.py::test_a_random_life[17]"``.
 """
 
@@ -10,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import ray
@@ -26,7 +28,7 @@ from tests.warm_workers import warm_workers
 
 pytestmark = pytest.mark.integration
 
-_N_SEQUENCES = int(os.environ.get("PODIUM_LIVE_SEQUENCES", "0"))
+_SEEDS = range(int(os.environ.get("PODIUM_LIVE_FIRST", "0")), int(os.environ.get("PODIUM_LIVE_SEQUENCES", "0")))
 _KINDS: dict[str, type[Plain]] = {"counting": Ring, "stateless": Stateless, "staying": Staying}
 
 
@@ -63,7 +65,7 @@ class OnRay:
             for entry in placement_group_table().values()
             if entry["state"] != "REMOVED"
         ]
-        processes = [f"process {pid} lives" for pid in self.processes if os.path.exists(f"/proc/{pid}")]
+        processes = [f"process {pid} lives: {state}" for pid in self.processes if (state := _state_of(pid))]
         free = [] if self._free() == self.free else [f"free is {self._free()} of {self.free}"]
         return [*groups, *(f"actor {name} lives" for name in list_named_actors()), *processes, *free]
 
@@ -71,6 +73,15 @@ class OnRay:
     def _free() -> dict[str, float]:
         resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
         return {name: resources.get(name, 0.0) for name in ("CPU", "GPU")}
+
+
+def _state_of(pid: int) -> str:
+    """Return what a process is and does; empty for one that has ended, also while nobody has asked how."""
+    with suppress(OSError):
+        name, state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)
+        if state.split()[0] not in {"Z", "X"}:
+            return f"{name.partition('(')[2]} {state.split()[0]} {Path(f'/proc/{pid}/wchan').read_text()}"
+    return ""
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +99,6 @@ def terrain(warm: None, ray_runtime: tuple[Runtime, RecordingObserver]) -> OnRay
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(_N_SEQUENCES))
+@pytest.mark.parametrize("seed", _SEEDS)
 def test_a_random_life(terrain: OnRay, ray_runtime: tuple[Runtime, RecordingObserver], seed: int) -> None:
     Walk(seed, Controller.current(), ray_runtime[1], terrain, _KINDS, nap_s=0.6).go()
