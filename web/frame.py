@@ -43,7 +43,8 @@ class Frame:
 
     def url(self, path: str, **params: object) -> str:
         """Return the URL of a page of ours with a query of those parameters that are not empty."""
-        query = urlencode({name: str(value) for name, value in params.items() if value not in ("", None)})
+        given = {name: str(value) for name, value in params.items() if value not in ("", None)}
+        query = urlencode(given, errors="replace")
         return f"{self.root}{path}?{query}" if query else f"{self.root}{path}"
 
 
