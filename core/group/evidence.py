@@ -20,6 +20,7 @@ from pathlib import Path
 from core.worker.traces import Traces, count_oom_kills
 
 N_LOG_LINES = 30
+NODE_DIED = "its node died"
 _LOG_BYTES = 64 * 1024
 _STATUS_TRIES = 20
 _STATUS_PAUSE_S = 0.005
@@ -83,7 +84,7 @@ class Verdict:
 def judge(clues: Clues) -> Verdict:
     """Say how a process ended, and by what evidence."""
     if clues.keeper:
-        return Verdict("its node died", evidence=(f"the kernel says: {clues.keeper}",))
+        return Verdict(NODE_DIED, evidence=(f"the kernel says: {clues.keeper}",))
     oom, evidence = _memory(clues)
     said = _told(clues.said)
     if said:
@@ -170,7 +171,7 @@ def _named(said: str) -> str:
     if "killed by `ray.kill`" in said:
         return "ended by ray.kill, or by the end of its last handle"
     if "node has died" in said or "node is dead" in said or "node was terminated" in said:
-        return "its node died"
+        return NODE_DIED
     if "exit_actor() is called" in said:
         return "ended by itself with exit_actor()"
     if "owner has died" in said or "owner died" in said:

@@ -104,7 +104,9 @@ class Posts:
 
     def _saw(self, one: Watched, sight: Sight) -> None:
         if not sight.has_ended and not sight.keeper:
-            one.last = LastSeen(sight.memory_bytes, sight.n_oom_kills)
+            # One that is about to end has let go of its memory a moment before.
+            if sight.memory_bytes:
+                one.last = LastSeen(sight.memory_bytes, sight.n_oom_kills)
             return
         one.last = replace(one.last, status=sight.status, found=sight.found, keeper=sight.keeper)
         one.is_settled.set()

@@ -19,7 +19,9 @@ from core.events import Notice
 from core.group.crew import Crew
 from core.group.deaths import Case
 from core.group.detached import FoundSlots
+from core.group.evidence import NODE_DIED
 from core.group.inflight import ranks_in_words
+from core.group.moved import slots_after
 from core.group.rebuild import Prepared, abandon, check_up, hand_over, prepare, retire, root_of, switch
 from core.runtime import OnDeath
 from core.worker import Header, Keeping, ReplicatedState, keeping, savers, unkept
@@ -58,6 +60,7 @@ def restart_if_due(group: RayWorkerGroup, crew: Crew) -> bool:
     Raises:
         WorkerStartError: The new workers did not come up, or one of them died while it took the state over.
         CallTimeoutError: They were not up, or had not taken the state over, in time.
+        PlacementError: A node died, and there is no other place for its slots.
     """
     cases = crew.deaths.looked_into()
     if not cases:
@@ -85,7 +88,9 @@ def _restart(root: RayWorkerGroup, crew: Crew, cases: Sequence[Case]) -> None:
     dead = ranks_in_words(sorted(case.victim.rank for case in cases))
     reason = f"restarted after {dead} died"
     saved = _saved_once(root, crew, reason)
-    prepared = prepare(root, root.resource_pool.placement_now)
+    lost = {case.victim.node for case in cases if case.error is not None and case.error.how == NODE_DIED}
+    placement = slots_after(root.resource_pool, lost) if lost else root.resource_pool.placement_now
+    prepared = prepare(root, placement)
     if saved.states:
         try:
             _take_over(root, prepared, saved.states)
@@ -94,7 +99,7 @@ def _restart(root: RayWorkerGroup, crew: Crew, cases: Sequence[Case]) -> None:
             abandon(root, prepared)
             saved = _Saved(lost=f"load_state could not do with what was left: {_first_line(error)}")
             root._restarts.saved = (root._crew, saved)
-            prepared = prepare(root, root.resource_pool.placement_now)
+            prepared = prepare(root, placement)
         except BaseException:
             abandon(root, prepared)
             raise

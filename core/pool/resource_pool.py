@@ -252,6 +252,13 @@ class RayResourcePool(ResourcePool):
         self._parents = tuple(parents)
         self._announce(placement)
 
+    def slots_moved(self, placement: Placement) -> None:
+        """Have the slots where the cluster has put them since their node died; it is a new generation of the pool."""
+        self._placement = placement
+        if self._holding is not None:
+            self.runtime.holdings.exchange((self._holding,), {self._holding: placement})
+        self.next_generation("")
+
     def hold_slots(self, placement: Placement, holding: Holding) -> None:
         """Have ``placement`` as the slots from now on; ``holding`` is this pool's hold on them, taken already."""
         with self._lock:

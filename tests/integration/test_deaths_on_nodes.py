@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
+from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, ReplicatedState, Worker, register
 from core.errors import WorkerDiedError
 from core.events import WorkerEnded
 from core.group.health import health_of
@@ -21,7 +21,7 @@ from core.group.watch import _key
 from core.runtime import Runtime
 from core.testing import RecordingObserver
 from core.worker.traces import machine
-from tests.ray_nodes import runtime_on
+from tests.ray_nodes import Nodes, nodes_of_ray
 
 pytestmark = [
     pytest.mark.integration,
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="a Ray of three nodes of its own: make test-slow"),
 ]
 
-HEAD, SECOND, THIRD = "127.0.0.2", "127.0.0.10", "127.0.0.11"
+HEAD, SECOND, THIRD, FOURTH, FIFTH = (f"127.0.0.{last}" for last in (2, 10, 11, 12, 13))
 LIMIT_S = 2.0
 
 
@@ -53,15 +53,38 @@ class Mortal(Worker):
         time.sleep(1.0)
 
 
+class Kept(ReplicatedState, Mortal):
+    """Counts, and hands the count on."""
+
+    replicated_values = ("count",)
+
+    def __init__(self) -> None:
+        """Begin at 0."""
+        super().__init__()
+        self.count = 0
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def add(self) -> tuple[int, str]:
+        """Count; return the count and where the rendezvous is."""
+        self.count += 1
+        return self.count, self._facts.master_addr
+
+
 @pytest.fixture(scope="module")
-def seen() -> Iterator[tuple[Runtime, RecordingObserver]]:
-    """A runtime on three nodes, and what it told its observer."""
-    head = {"num_cpus": 1, "node_ip_address": HEAD}
-    others = [{"num_cpus": 6, "node_ip_address": SECOND}, {"num_cpus": 3, "node_ip_address": THIRD}]
-    with runtime_on(head, others) as runtime:
-        observer = RecordingObserver()
-        runtime.bus.subscribe(observer)
-        yield runtime, observer
+def nodes() -> Iterator[Nodes]:
+    """Three nodes; the first has no room for workers."""
+    head = {"num_cpus": 0, "node_ip_address": HEAD}
+    others = [{"num_cpus": 6, "node_ip_address": SECOND}, {"num_cpus": 2, "num_gpus": 2, "node_ip_address": THIRD}]
+    with nodes_of_ray(head, others) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def seen(nodes: Nodes) -> tuple[Runtime, RecordingObserver]:
+    """The runtime, and what it told its observer."""
+    observer = RecordingObserver()
+    nodes.runtime.bus.subscribe(observer)
+    return nodes.runtime, observer
 
 
 def eventually(true: Callable[[], bool], timeout_s: float) -> bool:
@@ -117,27 +140,53 @@ def test_deaths_on_another_machine_are_told_at_once_with_signal_code_log_and_mem
     pool.close()
 
 
-@pytest.mark.parametrize("is_far", [True, False])
 def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluster_knows(
-    seen: tuple[Runtime, RecordingObserver], is_far: bool
+    seen: tuple[Runtime, RecordingObserver],
 ) -> None:
     runtime, observer = seen
-    node, size = (SECOND, 4) if is_far else (THIRD, 2)
-    watch = health_of(runtime)._watch
-    watch._machine = "another one" if is_far else machine()
-    pool = RayResourcePool([size], use_gpu=False, max_colocate_count=1)
-    group = RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix=f"on {node}", on_death="raise")
-    assert {slot.node for slot in pool.placement_now.slots} == {node}
+    be_on_another_machine(runtime)
+    pool = RayResourcePool([4], use_gpu=False, max_colocate_count=1)
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix="lost", on_death="raise")
     ((_, keeper), *_) = group.processes()
-    if is_far:
-        be_on_another_machine(runtime, group)
+    be_on_another_machine(runtime, group)
+    kill_node(keeper, group, observer, SECOND, 4)
+    with pytest.raises(WorkerDiedError, match="its node died; processes was asked of no rank"):
+        group.processes()
+    group.close()
+    pool.close()
+
+
+def test_a_group_goes_on_elsewhere_with_its_state_after_its_node_died(
+    nodes: Nodes, seen: tuple[Runtime, RecordingObserver]
+) -> None:
+    runtime, observer = seen
+    health_of(runtime)._watch._machine = machine()
+    nodes.add(num_cpus=1, num_gpus=1, node_ip_address=FOURTH)
+    pool = RayResourcePool([2, 1], max_colocate_count=1)
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Kept), name_prefix="kept", on_death="restart", max_restarts=1)
+    assert [slot.node for slot in pool.placement_now.slots] == [THIRD, THIRD, FOURTH]
+    assert group.add() == [(1, THIRD)] * 3
+    kill_node(group.processes()[0][1], group, observer, THIRD, 2)
+    generation = pool.generation
+    nodes.add(num_cpus=2, num_gpus=2, node_ip_address=FIFTH)
+    # Ranks keep their order, not that of the new addresses; the rendezvous is where rank 0 is now.
+    assert group.add() == [(2, FIFTH)] * 3
+    assert [slot.node for slot in pool.placement_now.slots] == [FIFTH, FIFTH, FOURTH]
+    assert [runtime.cluster.node_of(actor) for actor in group.workers] == [FIFTH, FIFTH, FOURTH]
+    assert pool.generation == generation + 1
+    group.close()
+    pool.close()
+
+
+def kill_node(keeper: int, group: RayWorkerGroup, observer: RecordingObserver, node: str, n_workers: int) -> None:
+    """Kill what keeps the workers of a node; see that the death of each is told, and why."""
 
     def deaths() -> list[WorkerEnded]:
         return [one for one in observer.of(WorkerEnded) if one.group == group.name]
 
     os.kill(keeper, signal.SIGKILL)
     killed_s = time.monotonic()
-    assert eventually(lambda: len(deaths()) == size, LIMIT_S)
+    assert eventually(lambda: len(deaths()) == n_workers, LIMIT_S)
     print(f"noticed {time.monotonic() - killed_s:.3f} s after the end of {node}")
     for death in deaths():
         assert (death.died, death.reason, death.node) == (True, "its node died", node)
@@ -147,7 +196,3 @@ def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluste
         )
         assert death.report.evidence == (words,)
         assert death.report.memory_bytes > 2**20
-    with pytest.raises(WorkerDiedError, match="its node died; processes was asked of no rank"):
-        group.processes()
-    group.close()
-    pool.close()

@@ -22,7 +22,7 @@ from core import (
 )
 from core.errors import PlacementError, PoolSpecError
 from core.runtime import Runtime
-from tests.ray_nodes import runtime_on
+from tests.ray_nodes import nodes_of_ray
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
@@ -54,8 +54,8 @@ PLACED = RayClassWithInitArgs(Placed)
 def runtime() -> Iterator[Runtime]:
     """A runtime on a Ray of two nodes."""
     head = {"num_cpus": 2, "num_gpus": 1, "node_ip_address": SMALL}
-    with runtime_on(head, [{"num_cpus": 6, "num_gpus": 3, "node_ip_address": LARGE}]) as made:
-        yield made
+    with nodes_of_ray(head, [{"num_cpus": 6, "num_gpus": 3, "node_ip_address": LARGE}]) as nodes:
+        yield nodes.runtime
 
 
 @pytest.fixture(scope="module")
