@@ -23,7 +23,7 @@ import torch
 from core.cluster.fetching import offer, take, take_by_store
 from core.cluster.offers import NoDirectTransport, Offer
 from core.data.tensors import raw_bytes
-from core.data.wire import Parcel, local_device, pack
+from core.data.wire import Parcel, local_device, pack, sending
 from core.errors import CallTimeoutError, WorkerDiedError
 
 _ALIGNED_BYTES = 64
@@ -130,7 +130,8 @@ class _TakingApart(cloudpickle.Pickler):  # type: ignore[misc]
 
     def pickled(self, value: Any) -> bytes:
         """Return the pickle; its large arrays are in ``buffers``."""
-        self.dump(pack(value))
+        with sending(views=False, apart=True):
+            self.dump(pack(value))
         return self._file.getvalue()
 
     def persistent_id(self, item: Any) -> int | None:

@@ -33,6 +33,7 @@ _ALLOWED = {
     "core.data.wire": {
         "_rebuild",
         "_owned",
+        "_array",
         "_dense",
         "_jagged",
         "_strided",

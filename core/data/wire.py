@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any, TypeAlias
+from pickle import PickleBuffer
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import tensordict
@@ -28,6 +29,8 @@ from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]
 
+_PLAIN_KINDS = "biufcSUMm"
+"""Kinds of dtypes that their name says all of: not structured ones, not those of other packages."""
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
@@ -41,15 +44,13 @@ class Parcel:
         self.content = content
         self.offsets = {} if offsets is None else offsets
 
-    def __reduce_ex__(self, protocol: object) -> Reduced:
+    def __reduce_ex__(self, protocol: Any) -> Reduced:
         """Take the content apart into numbers, names and raw memory."""
         if isinstance(self.content, torch.Tensor):
-            return _reduce_tensor(self.content, self.offsets)
+            return _reduce_tensor(self.content, self.offsets, protocol)
         if tensordict.is_tensor_collection(self.content):
-            return _reduce_tensordict(self.content, self.offsets)
-        flags = self.content.flags
-        arrive = _viewed if getattr(_sending, "views", False) else _owned
-        return arrive, (self.content if flags.c_contiguous or flags.f_contiguous else self.content.copy(),)
+            return _reduce_tensordict(self.content, self.offsets, protocol)
+        return _reduce_array(self.content, protocol)
 
 
 def pack(value: Any) -> Any:
@@ -123,27 +124,61 @@ def _viewed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-_sending = threading.local()
+class _Sending(threading.local):
+    """How what a thread pickles is to travel."""
+
+    views = False
+    apart = False
+
+
+_sending = _Sending()
 
 
 class sending:
-    """Say of what this thread pickles meanwhile whether arrays are to arrive as read-only ``views``."""
+    """Say of what this thread pickles meanwhile how it is to travel.
 
-    __slots__ = ("_before", "_views")
+    ``views`` says that arrays arrive as read-only views, ``apart`` that each tensor is a parcel of its own.
+    """
 
-    def __init__(self, views: bool) -> None:
+    __slots__ = ("_apart", "_before", "_views")
+
+    def __init__(self, views: bool, apart: bool = False) -> None:
         """Remember what is to be said."""
-        self._views = views
+        self._views, self._apart = views, apart
 
     def __enter__(self) -> None:
-        self._before = getattr(_sending, "views", False)
-        _sending.views = self._views
+        self._before = _sending.views, _sending.apart
+        _sending.views, _sending.apart = self._views, self._apart
 
     def __exit__(self, *_: object) -> None:
-        _sending.views = self._before
+        _sending.views, _sending.apart = self._before
 
 
-def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
+def _reduce_array(array: np.ndarray[Any, Any], protocol: int) -> Reduced:
+    as_views = _sending.views
+    flags = array.flags
+    if not (flags.c_contiguous or flags.f_contiguous):
+        array = array.copy()
+    if array.dtype.kind not in _PLAIN_KINDS or array.nbytes == 0:
+        return (_viewed if as_views else _owned), (array,)
+    order: Literal["C", "F"] = "C" if array.flags.c_contiguous else "F"
+    raw = _buffer(array.ravel(order).view(np.uint8), protocol)
+    return _array, (array.dtype.str, array.shape, order, raw, as_views)
+
+
+def _buffer(raw: np.ndarray[Any, Any], protocol: int) -> Any:
+    """Return memory as what pickles without a call of Python: the quickest that ``protocol`` knows."""
+    return PickleBuffer(raw) if protocol >= 5 and raw.size else raw  # type: ignore[arg-type]
+
+
+def _array(
+    dtype: str, shape: tuple[int, ...], order: Literal["C", "F"], raw: Any, as_view: bool
+) -> np.ndarray[Any, Any]:
+    array = np.frombuffer(raw, dtype=dtype).reshape(shape, order=order)
+    return array if as_view else received_array(array)
+
+
+def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel], protocol: int) -> Reduced:
     if is_jagged(tensor):
         offsets, lengths = ragged_parts(tensor)
         source = offsets if lengths is None else lengths
@@ -161,9 +196,14 @@ def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel]) -> Reduced:
             f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot travel; convert it first "
             f"(tensor.to_dense(), tensor.dequantize())"
         )
+    return _dense, _dense_parts(tensor, protocol)
+
+
+def _dense_parts(tensor: torch.Tensor, protocol: int) -> tuple[str, tuple[int, ...], Any, str | None]:
+    """Take a dense tensor apart into dtype, shape, memory and device, None for the CPU."""
     dtype, shape, raw = serialize_single_tensor(tensor)
     device = None if tensor.device.type == "cpu" else str(tensor.device)
-    return _dense, (dtype, shape, raw, device)
+    return dtype, shape, _buffer(raw, protocol), device
 
 
 def serialize_single_tensor(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray[Any, Any]]:
@@ -198,7 +238,7 @@ def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.
     return torch.from_numpy(array).view(dtype).reshape(shape)
 
 
-def _dense(dtype: str, shape: tuple[int, ...], raw: np.ndarray[Any, Any], device: str | None) -> torch.Tensor:
+def _dense(dtype: str, shape: tuple[int, ...], raw: Any, device: str | None) -> torch.Tensor:
     if device == "meta":
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
     tensor = deserialize_single_tensor((dtype, shape, raw))
@@ -228,7 +268,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...])
     return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
 
 
-def _reduce_tensordict(batch: Any, shared: dict[int, Parcel]) -> Reduced:
+def _reduce_tensordict(batch: Any, shared: dict[int, Parcel], protocol: int) -> Reduced:
     device = None if batch.device is None else str(batch.device)
     size = tuple(batch.batch_size)
     if isinstance(batch, NonTensorData):
@@ -240,7 +280,15 @@ def _reduce_tensordict(batch: Any, shared: dict[int, Parcel]) -> Reduced:
     if not isinstance(batch, TensorDict):
         # Some other tensorclass: a type of its own that knows how to travel.
         return _same, (_Opaque(batch),)
-    return _tensordict, (size, device, [(key, Parcel(column, shared)) for key, column in batch.items()])
+    return _tensordict, (size, device, [(key, *_column(column, shared, protocol)) for key, column in batch.items()])
+
+
+def _column(column: Any, shared: dict[int, Parcel], protocol: int) -> tuple[Any, ...]:
+    """Return what stands for a column: the parts of a dense tensor, or a parcel of anything else."""
+    is_strided = isinstance(column, torch.Tensor) and column.layout is torch.strided
+    if is_strided and not (_sending.apart or column.is_nested or column.is_quantized):
+        return _dense_parts(column, protocol)
+    return (Parcel(column, shared),)
 
 
 class _Opaque:
@@ -259,9 +307,11 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _tensordict(size: tuple[int, ...], device: str | None, items: list[tuple[str, Any]]) -> TensorDict:
+def _tensordict(size: tuple[int, ...], device: str | None, items: list[tuple[Any, ...]]) -> TensorDict:
+    """Build the batch again; an item is a key and a value, or a key and the parts of a dense tensor."""
     place = None if device is None else local_device(device)
-    return TensorDict(dict(items), batch_size=list(size), device=place)
+    columns = {key: parts[0] if len(parts) == 1 else _dense(*parts) for key, *parts in items}
+    return TensorDict(columns, batch_size=list(size), device=place)
 
 
 def _non_tensor(content: Any, size: tuple[int, ...], device: str | None) -> NonTensorData:
