@@ -13,7 +13,7 @@ import torch
 
 import core
 from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, create_colocated_worker_cls, get
-from core.control import Merge, Move, Operation, OperationState, Part, Pause, Resize, Resume, Split
+from core.control import Operation, OperationState, Part, Pause, Resize, Resume, Split
 from core.controller import Controller
 from core.errors import (
     GenerationConflictError,
@@ -22,7 +22,6 @@ from core.errors import (
     PoolClosedError,
     StateError,
     UnevenSplitError,
-    UnknownNameError,
     UsageError,
 )
 from core.events import CallStarted, GroupRebuilt, OperationChanged, PoolChanged, PoolCreated, PoolStateChanged
@@ -283,119 +282,6 @@ class TestMove:
         assert [event.generation for event in local[1].of(CallStarted)] == [2, 2]
         one.close()
         assert moving.add(1) == [4] * 3
-
-
-class TestRefusals:
-    def test_each_names_the_thing_and_changes_nothing(self, local: Local) -> None:
-        plane = local[0].plane
-        pool = RayResourcePool([4], max_colocate_count=2, name_prefix="pool")
-        other = RayResourcePool([1], max_colocate_count=2, name_prefix="other")
-        odd = RayResourcePool([1], max_colocate_count=3, name_prefix="odd")
-        empty = RayResourcePool([1], max_colocate_count=2, name_prefix="empty")
-        assert empty.groups == ()
-        homes = {"actor": pool, "ref": pool, "on_other": other, "on_odd": odd}
-        groups = [
-            RayWorkerGroup(home, RayClassWithInitArgs(Stateless), name_prefix=name) for name, home in homes.items()
-        ]
-        a, b = Part("a", 2, ("actor", "ref")), Part("b", 2)
-        cases: list[tuple[object, type[Exception], str]] = [
-            (Resize("pool", "x", ()), UsageError, "pool of no processes"),
-            (Resize("pool", "x", (0,)), UsageError, r"above zero, got \[0\]"),
-            (Resize("pool", "x", (-1, 2)), UsageError, r"above zero, got \[-1, 2\]"),
-            (Resize("pool", "x", (4,)), UsageError, r"has \[4\] processes per node already"),
-            (Resize("nope", "x", (4,)), UnknownNameError, "no pool 'nope'; pools are: empty, odd, other, pool"),
-            (Resize("empty", "x", (4,)), StateError, "pool empty has no slots yet"),
-            (Split("pool", "x", (a, Part("b", 3))), UsageError, r"\[2, 3\] add up to 5, pool pool has 4"),
-            (Split("pool", "x", (Part("a", 4, ("actor", "ref")),)), UsageError, "two parts or more, got 1"),
-            (Split("pool", "x", (a, Part("a", 2))), UsageError, "two pools cannot both be named 'a'"),
-            (Split("pool", "x", (a, Part("other", 2))), UsageError, "a pool named 'other' lives already"),
-            (Split("pool", "x", (a, Part("", 2))), UsageError, "'' is no name for a pool"),
-            (Split("pool", "x", (Part("a", 2, ("actor",)), b)), UsageError, "leaves ref without a home"),
-            (Split("pool", "x", (a, Part("b", 2, ("nobody",)))), UnknownNameError, "no group 'nobody'; groups are"),
-            (
-                Split("pool", "x", (a, Part("b", 2, ("on_odd",)))),
-                UsageError,
-                "group on_odd is on pool odd, not on pool",
-            ),
-            (Split("pool", "x", (a, Part("b", 2, ("ref",)))), UsageError, "ref cannot go to a and to b"),
-            (Merge(("pool", "pool"), "m", "x"), UsageError, "merged with itself: pool, pool"),
-            (Merge(("pool",), "m", "x"), UsageError, "two pools or more, got pool"),
-            (Merge((), "m", "x"), UsageError, "two pools or more, got none"),
-            (Merge(("pool", "nope"), "m", "x"), UnknownNameError, "no pool 'nope'"),
-            (Merge(("pool", "odd"), "m", "x"), UsageError, "max_colocate_count is 2 and 3"),
-            (Merge(("pool", "other"), "m", "x"), UsageError, r"puts 3 groups .* max_colocate_count is 2"),
-            (Merge(("pool", "other"), "odd", "x"), UsageError, "a pool named 'odd' lives already"),
-            (Move("nobody", "pool", "x"), UnknownNameError, "no group 'nobody'"),
-            (Move("actor", "nope", "x"), UnknownNameError, "no pool 'nope'"),
-            (Move("actor", "pool", "x"), UsageError, "actor is on pool pool already"),
-            (Move("on_other", "pool", "x"), UsageError, r"pool pool has 2 groups \(actor, ref\)"),
-            (Resize("pool", "x", (2,), expected_generation=7), GenerationConflictError, "at generation 1, not 7"),
-            (
-                Merge(("other", "odd"), "m", "x", expected_generations=(("odd", 3),)),
-                GenerationConflictError,
-                "pool odd is at generation 1, not 3",
-            ),
-        ]
-        before = plane.pools()
-        for command, kind, words in cases:
-            for ask in (plane.plan, plane.submit, plane.execute):
-                with pytest.raises(kind, match=words):
-                    ask(command)  # type: ignore[arg-type]
-        assert plane.pools() == before
-        assert plane.operations() == ()
-        assert [group.world_size for group in groups] == [4, 4, 1, 1]
-
-    def test_a_class_that_does_not_say_how_its_state_is_kept(self, local: Local) -> None:
-        pool = RayResourcePool([2], name_prefix="pool")
-        group = RayWorkerGroup(pool, RayClassWithInitArgs(Plain), name_prefix="actor")
-        with pytest.raises(LiveStateError, match=r"group actor \(Plain\) .*save_state.*ReplicatedState") as caught:
-            pool.resize([1])
-        assert (caught.value.group, caught.value.worker_class) == (group.name, "Plain") == ("actor", "Plain")
-
-    def test_pools_that_share_slots_are_named(self, local: Local) -> None:
-        pool = RayResourcePool([2], name_prefix="pool")
-        group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
-        parts = core.split_resource_pool(pool, 1)
-        with pytest.raises(StateError, match="shares slots with pool_part0, pool_part1"):
-            pool.resize([1])
-        with pytest.raises(StateError, match="shares slots with pool"):
-            parts[0].resize([2])
-        for part in parts:
-            part.close()
-        pool.resize([1])
-        assert group.world_size == 1
-
-    def test_a_group_that_is_being_started_is_named(self, local: Local) -> None:
-        pool = RayResourcePool([2], name_prefix="pool")
-        Faults.stage, Faults.rank = "slow __init__", 1
-        made: list[RayWorkerGroup] = []
-
-        def start() -> None:
-            made.append(RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix="actor"))
-
-        driver = threading.Thread(target=start)
-        driver.start()
-        assert eventually(lambda: pool.groups == ("actor",))
-        with pytest.raises(StateError, match="group actor is being started on pool pool"):
-            local[0].plane.submit(Resize("pool", "ada", (1,)))
-        Faults.stage = ""
-        Faults.gate.set()
-        driver.join(10)
-        pool.resize([1])
-        assert made[0].world_size == 1
-
-    def test_detached_groups_and_found_workers(self, local: Local) -> None:
-        pool = RayResourcePool([1], name_prefix="pool", detached=True)
-        group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), detached=True)
-        with pytest.raises(UsageError, match="detached: other drivers know its workers by name"):
-            pool.resize([2])
-        found = RayWorkerGroup.from_detached(
-            worker_names=group.worker_names, ray_cls_with_init=RayClassWithInitArgs(Stateless)
-        )
-        with pytest.raises(UsageError, match="stands for workers that were found"):
-            found.resource_pool.resize([2])
-        group.close()
-        pool.close()
 
 
 class TestPlans:

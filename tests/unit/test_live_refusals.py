@@ -1,9 +1,11 @@
-"""What a command is refused for before any pool is looked at: deadlines, names, and who asks."""
+"""What a command is refused for: each refusal names the thing and changes nothing."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,12 +13,36 @@ import core
 from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, merge_resource_pool, register
 from core.control import Merge, Move, OperationState, Part, Pause, Resize, Resume, Split
 from core.controller import Controller
-from core.errors import UsageError
+from core.errors import (
+    GenerationConflictError,
+    LiveStateError,
+    StateError,
+    UnknownNameError,
+    UsageError,
+)
 from core.runtime import checked_name
 from core.testing import RecordingObserver
-from tests.live_workers import Faults, Stateless
+from tests.live_workers import Faults, Plain, Stateless
 
 Local = tuple[Controller, RecordingObserver]
+
+
+@pytest.fixture(autouse=True)
+def _no_faults() -> Iterator[None]:
+    Faults.gate.clear()
+    yield
+    Faults.gate.set()
+    Faults.stage, Faults.rank = "", 0
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + 10
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return true()
+
+
 STATELESS = RayClassWithInitArgs(Stateless)
 COMMANDS = (
     Pause("pool", "x"),
@@ -65,14 +91,12 @@ def test_a_worker_in_the_drivers_process_does_not_make_the_drivers_change(local:
     controller = local[0]
     pool = RayResourcePool([2], max_colocate_count=2, name_prefix="pool")
     group = RayWorkerGroup(pool, RayClassWithInitArgs(Eager))
-    Faults.gate.clear()
     looking: list[list[str]] = []
     caller = threading.Thread(target=lambda: looking.append(group.look_in()))
     caller.start()
     operation = controller.plane.submit(Resize("pool", "ada", (1,)))
     waits = OperationState.WAITING_FOR_SAFE_POINT
-    while controller.plane.operation(operation.id).state is not waits:
-        threading.Event().wait(0.002)
+    assert eventually(lambda: controller.plane.operation(operation.id).state is waits)
     Faults.gate.set()
     caller.join(10)
     assert [name.startswith("podium-") for name in looking[0]] == [True, True]
@@ -107,3 +131,116 @@ def test_the_name_of_a_pool_made_of_many_is_cut(local: Local) -> None:
     pools = [RayResourcePool([1], name_prefix=f"{letter * 60}") for letter in "ab"]
     merged = [merge_resource_pool(*pools) for _ in range(2)]
     assert [pool.name for pool in merged] == [f"{'a' * 60}+{'b' * 29}", f"{'a' * 60}+{'b' * 29}_2"]
+
+
+class TestRefusals:
+    def test_each_names_the_thing_and_changes_nothing(self, local: Local) -> None:
+        plane = local[0].plane
+        pool = RayResourcePool([4], max_colocate_count=2, name_prefix="pool")
+        other = RayResourcePool([1], max_colocate_count=2, name_prefix="other")
+        odd = RayResourcePool([1], max_colocate_count=3, name_prefix="odd")
+        empty = RayResourcePool([1], max_colocate_count=2, name_prefix="empty")
+        assert empty.groups == ()
+        homes = {"actor": pool, "ref": pool, "on_other": other, "on_odd": odd}
+        groups = [
+            RayWorkerGroup(home, RayClassWithInitArgs(Stateless), name_prefix=name) for name, home in homes.items()
+        ]
+        a, b = Part("a", 2, ("actor", "ref")), Part("b", 2)
+        cases: list[tuple[object, type[Exception], str]] = [
+            (Resize("pool", "x", ()), UsageError, "pool of no processes"),
+            (Resize("pool", "x", (0,)), UsageError, r"above zero, got \[0\]"),
+            (Resize("pool", "x", (-1, 2)), UsageError, r"above zero, got \[-1, 2\]"),
+            (Resize("pool", "x", (4,)), UsageError, r"has \[4\] processes per node already"),
+            (Resize("nope", "x", (4,)), UnknownNameError, "no pool 'nope'; pools are: empty, odd, other, pool"),
+            (Resize("empty", "x", (4,)), StateError, "pool empty has no slots yet"),
+            (Split("pool", "x", (a, Part("b", 3))), UsageError, r"\[2, 3\] add up to 5, pool pool has 4"),
+            (Split("pool", "x", (Part("a", 4, ("actor", "ref")),)), UsageError, "two parts or more, got 1"),
+            (Split("pool", "x", (a, Part("a", 2))), UsageError, "two pools cannot both be named 'a'"),
+            (Split("pool", "x", (a, Part("other", 2))), UsageError, "a pool named 'other' lives already"),
+            (Split("pool", "x", (a, Part("", 2))), UsageError, "'' is no name for a pool"),
+            (Split("pool", "x", (Part("a", 2, ("actor",)), b)), UsageError, "leaves ref without a home"),
+            (Split("pool", "x", (a, Part("b", 2, ("nobody",)))), UnknownNameError, "no group 'nobody'; groups are"),
+            (
+                Split("pool", "x", (a, Part("b", 2, ("on_odd",)))),
+                UsageError,
+                "group on_odd is on pool odd, not on pool",
+            ),
+            (Split("pool", "x", (a, Part("b", 2, ("ref",)))), UsageError, "ref cannot go to a and to b"),
+            (Merge(("pool", "pool"), "m", "x"), UsageError, "merged with itself: pool, pool"),
+            (Merge(("pool",), "m", "x"), UsageError, "two pools or more, got pool"),
+            (Merge((), "m", "x"), UsageError, "two pools or more, got none"),
+            (Merge(("pool", "nope"), "m", "x"), UnknownNameError, "no pool 'nope'"),
+            (Merge(("pool", "odd"), "m", "x"), UsageError, "max_colocate_count is 2 and 3"),
+            (Merge(("pool", "other"), "m", "x"), UsageError, r"puts 3 groups .* max_colocate_count is 2"),
+            (Merge(("pool", "other"), "odd", "x"), UsageError, "a pool named 'odd' lives already"),
+            (Move("nobody", "pool", "x"), UnknownNameError, "no group 'nobody'"),
+            (Move("actor", "nope", "x"), UnknownNameError, "no pool 'nope'"),
+            (Move("actor", "pool", "x"), UsageError, "actor is on pool pool already"),
+            (Move("on_other", "pool", "x"), UsageError, r"pool pool has 2 groups \(actor, ref\)"),
+            (Resize("pool", "x", (2,), expected_generation=7), GenerationConflictError, "at generation 1, not 7"),
+            (
+                Merge(("other", "odd"), "m", "x", expected_generations=(("odd", 3),)),
+                GenerationConflictError,
+                "pool odd is at generation 1, not 3",
+            ),
+        ]
+        before = plane.pools()
+        for command, kind, words in cases:
+            for ask in (plane.plan, plane.submit, plane.execute):
+                with pytest.raises(kind, match=words):
+                    ask(command)  # type: ignore[arg-type]
+        assert plane.pools() == before
+        assert plane.operations() == ()
+        assert [group.world_size for group in groups] == [4, 4, 1, 1]
+
+    def test_a_class_that_does_not_say_how_its_state_is_kept(self, local: Local) -> None:
+        pool = RayResourcePool([2], name_prefix="pool")
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(Plain), name_prefix="actor")
+        with pytest.raises(LiveStateError, match=r"group actor \(Plain\) .*save_state.*ReplicatedState") as caught:
+            pool.resize([1])
+        assert (caught.value.group, caught.value.worker_class) == (group.name, "Plain") == ("actor", "Plain")
+
+    def test_pools_that_share_slots_are_named(self, local: Local) -> None:
+        pool = RayResourcePool([2], name_prefix="pool")
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
+        parts = core.split_resource_pool(pool, 1)
+        with pytest.raises(StateError, match="shares slots with pool_part0, pool_part1"):
+            pool.resize([1])
+        with pytest.raises(StateError, match="shares slots with pool"):
+            parts[0].resize([2])
+        for part in parts:
+            part.close()
+        pool.resize([1])
+        assert group.world_size == 1
+
+    def test_a_group_that_is_being_started_is_named(self, local: Local) -> None:
+        pool = RayResourcePool([2], name_prefix="pool")
+        Faults.stage, Faults.rank = "slow __init__", 1
+        made: list[RayWorkerGroup] = []
+
+        def start() -> None:
+            made.append(RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix="actor"))
+
+        driver = threading.Thread(target=start)
+        driver.start()
+        assert eventually(lambda: pool.groups == ("actor",))
+        with pytest.raises(StateError, match="group actor is being started on pool pool"):
+            local[0].plane.submit(Resize("pool", "ada", (1,)))
+        Faults.stage = ""
+        Faults.gate.set()
+        driver.join(10)
+        pool.resize([1])
+        assert made[0].world_size == 1
+
+    def test_detached_groups_and_found_workers(self, local: Local) -> None:
+        pool = RayResourcePool([1], name_prefix="pool", detached=True)
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), detached=True)
+        with pytest.raises(UsageError, match="detached: other drivers know its workers by name"):
+            pool.resize([2])
+        found = RayWorkerGroup.from_detached(
+            worker_names=group.worker_names, ray_cls_with_init=RayClassWithInitArgs(Stateless)
+        )
+        with pytest.raises(UsageError, match="stands for workers that were found"):
+            found.resource_pool.resize([2])
+        group.close()
+        pool.close()
