@@ -186,7 +186,8 @@ class Guard:
     async def _refuse(self, visit: _Visit, problem: Problem) -> None:
         head = visit.head
         if wants_page(head.header("accept"), head.path):
-            body, kind = self._html_problem(problem, visit.request_id).encode(), "text/html; charset=utf-8"
+            text = self._html_problem(problem, visit.request_id)
+            body, kind = text.encode("utf-8", "replace"), "text/html; charset=utf-8"
         else:
             body, kind = problem_body(problem, head.path, visit.request_id), PROBLEM_JSON
         await visit.answer(problem.status, body, kind, problem.headers)

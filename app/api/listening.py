@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from app.api.answers import as_json
 from app.api.collaborators import With, no_query
 from app.api.documents import PROBLEMS
 from app.api.problems import Problem, ProblemError
@@ -46,4 +47,4 @@ async def stream(
     if last_event_id is not None and last_seq is None:
         last_seq = -1
     async for news in has.hub.listen(last_seq):
-        yield ServerSentEvent(event=news.event, data=news.data, id=str(news.seq))
+        yield ServerSentEvent(event=news.event, raw_data=as_json(news.data).decode(), id=str(news.seq))

@@ -172,8 +172,8 @@ def install_problem_handlers(app: FastAPI, html_problem: HtmlProblem) -> None:
         problem, request_id = problem_of(error), str(request.scope.get("podium.request_id", ""))
         path, headers = request.url.path, dict(problem.headers)
         if wants_page(request.headers.get("accept", ""), path):
-            text = html_problem(problem, request_id)
-            return Response(text, status_code=problem.status, headers=headers, media_type="text/html")
+            page = html_problem(problem, request_id).encode("utf-8", "replace")
+            return Response(page, status_code=problem.status, headers=headers, media_type="text/html")
         body = problem_body(problem, path, request_id)
         return Response(body, status_code=problem.status, headers=headers, media_type=PROBLEM_JSON)
 

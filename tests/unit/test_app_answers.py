@@ -42,3 +42,13 @@ def test_a_run_with_such_a_name_is_shown_on_pages_and_over_rest() -> None:
         answer = get(path, house=house, headers={"accept": "text/html"})
         assert answer.status_code == 200, path
         assert "train?ing" in answer.text, path
+
+
+def test_the_stream_says_such_a_name_too() -> None:
+    house = House(plane=None)
+    house.source.the_run = some_run(state="ended")
+    house.source.the_pools = [replace(house.source.the_pools[0], name=HALF)]
+    text = get("/api/v1/stream", house=house).text
+    said = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    assert [one["name"] for one in said if "name" in one] == ["train?ing"]
+    assert said[-1] == {"state": "ended"}
