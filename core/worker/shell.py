@@ -329,13 +329,16 @@ class _Work:
 def _agreed(shares: Sequence[Share], header: Header) -> tuple[int, int]:
     """Return the real and the padding rows of this rank's part, which all batches must share if there is padding.
 
+    Without padding one may have a whole number of rows for each row of the other, as where batches are dealt.
+
     Raises:
-        ShareError: Batches of different lengths meet in a padded call.
+        ShareError: Batches meet whose rows do not match.
     """
     parts = {(share.n_real, share.n_padding) for share in shares}
     if header.n_real >= 0:
         parts.add((header.n_real, header.n_padding))
-    if len(parts) > 1 and any(n_padding for _, n_padding in parts):
+    sizes = sorted(n_real for n_real, _ in parts if n_real)
+    if len(parts) > 1 and (any(n_padding for _, n_padding in parts) or any(size % sizes[0] for size in sizes)):
         words = ", ".join(f"{n_real} rows and {n_padding} padding rows" for n_real, n_padding in sorted(parts))
         raise ShareError(
             f"the batches of {header.method}, some of them futures, have different lengths: a rank got {words}; "

@@ -140,3 +140,15 @@ def test_batches_of_different_lengths_in_a_padded_call_are_refused(groups: dict[
         groups[4].execute_with_func_generator(_union, rows(5, auto_padding=True), rows(6, auto_padding=True))
     with pytest.raises(ValueError, match="different lengths"):
         groups[4].execute_with_func_generator(_union, rows(5, auto_padding=True), future)
+
+
+def test_a_future_whose_rows_do_not_match_those_of_a_batch_is_refused(groups: dict[int, RayWorkerGroup]) -> None:
+    future = groups[2].act_later(rows(6), broadcast("keep"))
+    with pytest.raises(ValueError, match="different lengths: a rank got 2 rows and 0 padding rows, 3 rows"):
+        groups[2].execute_with_func_generator(_first, rows(4), future)
+    assert len(groups[2].execute_with_func_generator(_first, rows(2), future)) == 2
+
+
+def _first(worker: Any, batch: DataProto, other: DataProto) -> DataProto:
+    del worker, other
+    return batch
