@@ -158,6 +158,7 @@ class RayCluster:
 
     def ask(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
         """Call an actor's method with one return."""
+        _require_connection()
         return self.bound(actor, method)(*args, **kwargs)
 
     def bound(self, actor: Any, method: str) -> Callable[..., Ref]:
