@@ -38,7 +38,8 @@ class OnRay:
     def __init__(self) -> None:
         """Remember what is free when nothing of ours is there."""
         self.free = self._free()
-        self.processes: set[int] = set()
+        self.processes: dict[int, str] = {}
+        """When each process began: another one may have its number later."""
 
     def assassin(self, group: RayWorkerGroup, rank: int) -> Callable[[], None]:
         """Return what kills a worker's process; a descriptor does not come to mean another one."""
@@ -56,7 +57,8 @@ class OnRay:
 
     def seen(self, group: RayWorkerGroup) -> None:
         """Take note of a group's processes."""
-        self.processes |= {identity.pid for identity in group._started.identities}
+        for identity in group._started.identities:
+            self.processes[identity.pid] = _fields_of(identity.pid).get("began", "")
 
     def leftovers(self) -> list[str]:
         """Return actors, placement groups and processes that are left, and what is not free."""
@@ -65,7 +67,13 @@ class OnRay:
             for entry in placement_group_table().values()
             if entry["state"] != "REMOVED"
         ]
-        processes = [f"process {pid} lives: {state}" for pid in self.processes if (state := _state_of(pid))]
+        now = {pid: _fields_of(pid) for pid in self.processes}
+        processes = [
+            f"process {pid} lives: {fields}"
+            for pid, fields in now.items()
+            # One that has ended stands there until its parent has asked how.
+            if fields and fields["began"] == self.processes[pid] and fields["state"] not in {"Z", "X"}
+        ]
         free = [] if self._free() == self.free else [f"free is {self._free()} of {self.free}"]
         return [*groups, *(f"actor {name} lives" for name in list_named_actors()), *processes, *free]
 
@@ -75,13 +83,14 @@ class OnRay:
         return {name: resources.get(name, 0.0) for name in ("CPU", "GPU")}
 
 
-def _state_of(pid: int) -> str:
-    """Return what a process is and does; empty for one that has ended, also while nobody has asked how."""
-    with suppress(OSError):
-        name, state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)
-        if state.split()[0] not in {"Z", "X"}:
-            return f"{name.partition('(')[2]} {state.split()[0]} {Path(f'/proc/{pid}/wchan').read_text()}"
-    return ""
+def _fields_of(pid: int) -> dict[str, str]:
+    """Return a process's name, its state, and when it began; empty when there is none."""
+    try:
+        name, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)
+    except OSError:
+        return {}
+    fields = rest.split()
+    return {"name": name.partition("(")[2], "state": fields[0], "began": fields[19]}
 
 
 @pytest.fixture(scope="module")
