@@ -64,11 +64,15 @@ class Deal(NamedTuple):
     @property
     def shard_sizes(self) -> tuple[int, ...]:
         """Return the rows sent to each rank, padding included; empty when no rows were dealt."""
+        if self.ranks[0].share is None:
+            return ()
         return tuple(rank.share.size for rank in self.ranks if rank.share is not None)
 
     @property
     def padding_rows(self) -> int:
         """Return how many padding rows the batch was given, counted once for ranks that work on the same rows."""
+        if self.ranks[0].share is None:
+            return 0
         distinct = {id(rank): rank for rank in self.ranks}.values()
         return sum(rank.share.n_padding for rank in distinct if rank.share is not None)
 

@@ -126,7 +126,7 @@ class Gate:
             drained = self._n_in_flight == 0 and self._state is PoolState.PAUSING
             if drained:
                 self._state = PoolState.PAUSED
-            self._changed.notify_all()
+                self._changed.notify_all()
         if drained:
             self._on_move(PoolState.PAUSED, "")
 

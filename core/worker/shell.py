@@ -208,19 +208,17 @@ def _plain_answer(header: Header, is_async: bool) -> Callable[..., Any]:
     return answer
 
 
-def _bare_answer(entry: str, is_async: bool) -> Callable[..., Any]:
+def _bare_answer(header: Header, is_async: bool) -> Callable[..., Any]:
     """Return the same entry as a method without parameters."""
     if is_async:
 
         async def answer_async(self: AsyncActorShell) -> list[Any] | bytes:
-            answer: list[Any] | bytes = await getattr(self, entry)()
-            return answer
+            return _as_one(await self._podium_do(header, (), {}))
 
         return answer_async
 
     def answer(self: ActorShell) -> list[Any] | bytes:
-        done: list[Any] | bytes = getattr(self, entry)()
-        return done
+        return _as_one(self._podium_do(header, (), {}))
 
     return answer
 
@@ -382,7 +380,7 @@ def shell_class(user_class: type) -> type:
                 namespace["_podium_offers_directly"] |= bool(registration.tensor_transport)
                 header = plain_header(name, registration.materialize_futures, registration.zero_copy)
                 namespace[plain_answer_name(name)] = _plain_answer(header, has_async)
-                namespace[plain_answer_name(name, takes=False)] = _bare_answer(plain_answer_name(name), has_async)
+                namespace[plain_answer_name(name, takes=False)] = _bare_answer(header, has_async)
 
     shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
     _shells[user_class] = shell
