@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from itertools import count
 
 from web.calls import CallRow
-from web.source import DriverBars, Lane, Timeline
+from web.source import DriverBars, Timeline
 
 CALL_COLUMNS = tuple(field.name for field in fields(CallRow))
 # A spreadsheet takes a text that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _DRIVER = 1
+# More of one rank's spans than this side by side would be drawn on another's threads: no window has more.
+_TIDS_OF_RANK = 100_000
 _Event = dict[str, object]
 
 
@@ -42,9 +46,10 @@ def trace(window: Timeline, name: str) -> dict[str, object]:
         events.append(_span(_DRIVER, 0, f"step {step.index}", step.started_ms, end_ms, dict(step.metrics)))
     events.append(_named("thread_name", _DRIVER, 0, "steps"))
     events += _on_threads(_DRIVER, 1, "calls", sorted(_driver_spans(window.driver, window.methods)))
+    spans = _rank_spans(window)
     for lane in window.lanes:
-        threads = _on_threads(pids[lane.group], 1000 * lane.rank, f"rank {lane.rank}", _rank_spans(window, lane))
-        events += threads
+        own = sorted(spans.get(lane.index, ()))
+        events += _on_threads(pids[lane.group], _TIDS_OF_RANK * lane.rank, f"rank {lane.rank}", own)
     events += [
         {
             "ph": "i",
@@ -63,13 +68,14 @@ def trace(window: Timeline, name: str) -> dict[str, object]:
 _Piece = tuple[float, float, str, int, str]
 
 
-def _rank_spans(window: Timeline, lane: Lane) -> list[_Piece]:
+def _rank_spans(window: Timeline) -> dict[int, list[_Piece]]:
+    """Return the spans of each lane, by its index."""
     bars = window.bars
-    return sorted(
-        (bars.start_ms[i], bars.end_ms[i], window.methods[bars.method[i]], bars.call_id[i], bars.status[i])
-        for i in range(len(bars.lane))
-        if bars.lane[i] == lane.index
-    )
+    by_lane: dict[int, list[_Piece]] = {}
+    for i, lane in enumerate(bars.lane):
+        span = (bars.start_ms[i], bars.end_ms[i], window.methods[bars.method[i]], bars.call_id[i], bars.status[i])
+        by_lane.setdefault(lane, []).append(span)
+    return by_lane
 
 
 def _driver_spans(driver: DriverBars, methods: tuple[str, ...]) -> Iterator[_Piece]:
@@ -87,13 +93,17 @@ def _driver_spans(driver: DriverBars, methods: tuple[str, ...]) -> Iterator[_Pie
 def _on_threads(pid: int, first_tid: int, name: str, pieces: Iterable[_Piece]) -> list[_Event]:
     """Return the events of ``pieces``, in the order of their beginnings, each on the first thread that is free."""
     events: list[_Event] = []
-    free_ms: list[float] = []
+    taken: list[tuple[float, int]] = []
+    free: list[int] = []
+    unused = count()
     for start_ms, end_ms, what, call_id, status in pieces:
-        k = next((k for k, until_ms in enumerate(free_ms) if until_ms <= start_ms + 1e-6), len(free_ms))
-        free_ms[k : k + 1] = [end_ms]
+        while taken and taken[0][0] <= start_ms + 1e-6:
+            heapq.heappush(free, heapq.heappop(taken)[1])
+        k = heapq.heappop(free) if free else next(unused)
+        heapq.heappush(taken, (end_ms, k))
         events.append(_span(pid, first_tid + k, what, start_ms, end_ms, {"call": call_id, "status": status}))
     names = [
-        _named("thread_name", pid, first_tid + k, name if k == 0 else f"{name}, beside") for k in range(len(free_ms))
+        _named("thread_name", pid, first_tid + k, name if k == 0 else f"{name}, beside") for k in range(next(unused))
     ]
     return [*names, *events]
 

@@ -142,13 +142,13 @@ def call_filter(params: Mapping[str, str]) -> CallFilter:
 
 def filter_params(narrowed: CallFilter) -> dict[str, object]:
     """Return the query that ``call_filter`` reads as ``narrowed``; what narrows nothing is empty in it."""
-    padding = None if narrowed.padding_above is None else f"{narrowed.padding_above * 100:g}"
+    padding = None if narrowed.padding_above is None else _digits(narrowed.padding_above * 100)
     return {
         "group": narrowed.group,
         "method": narrowed.method,
         "status": narrowed.status,
         "step": narrowed.step,
-        "min_ms": None if narrowed.min_ms is None else f"{narrowed.min_ms:g}",
+        "min_ms": None if narrowed.min_ms is None else _digits(narrowed.min_ms),
         "padding_above": padding,
         "above_p95": "1" if narrowed.above_p95 else "",
     }
@@ -166,6 +166,11 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number <= _FAR else None
+
+
+def _digits(number: float) -> str:
+    """Return a number as the form's fields take it: digits down to the nanosecond, no exponent."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 def _padding_share(detail: CallDetail) -> float:

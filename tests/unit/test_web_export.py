@@ -20,6 +20,7 @@ from web.calls import CallRow
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
 from web.report import render_report
+from web.source import Bars, Lane, Timeline
 
 NOW_MS = 150_000.0
 
@@ -89,6 +90,21 @@ def test_no_two_spans_of_a_thread_overlap_and_none_is_lost() -> None:
     window = SampleRun(NOW_MS).spans(NOW_MS - 20_000.0, NOW_MS)
     assert window is not None
     assert sum(event["pid"] > 1 for event in events) == len(window.bars.lane) > 20
+
+
+def test_a_rank_with_thousands_of_spans_at_once_leaves_the_next_ranks_threads_alone() -> None:
+    n = 3_000
+    lanes = tuple(Lane(rank + 1, "pool", "actor", rank, "box", 1) for rank in range(2))
+    bars = Bars(
+        [1] * n + [2], range(n + 1), [0] * (n + 1), range(n + 1), [1e6] * (n + 1), [0.0] * (n + 1), ["ok"] * (n + 1)
+    )
+    found: Any = trace(Timeline(0, 1e6, 1e6, "bars", lanes, ("actor.ask",), bars), "demo")["traceEvents"]
+    tids = {event["args"]["call"]: event["tid"] for event in found if event["ph"] == "X"}
+    assert len(set(tids.values())) == n + 1
+    names = {
+        event["tid"]: event["args"]["name"] for event in found if event["pid"] == 2 and event["name"] == "thread_name"
+    }
+    assert [names[tids[call]] for call in (0, n - 1, n)] == ["rank 0", "rank 0, beside", "rank 1"]
 
 
 def test_every_route_of_export_is_there() -> None:

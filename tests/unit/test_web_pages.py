@@ -217,6 +217,17 @@ def test_lengths_padding_and_slowness_are_filters_that_the_url_keeps(sample: Sam
     assert '<input type="checkbox" name="above_p95" value="1" checked>' in text
 
 
+@pytest.mark.parametrize("name", ["min_ms", "padding_above"])
+@pytest.mark.parametrize("text", ["33.333333", "0.000001", "7", "0"])
+def test_a_number_in_a_filter_is_the_same_on_the_next_page(name: str, text: str) -> None:
+    assert pages.filter_params(pages.call_filter({name: text}))[name] == text
+
+
+@pytest.mark.parametrize("text", ["1000000", "1234567.25", "1000000000000"])
+def test_a_long_time_in_a_filter_has_no_exponent_that_the_form_would_not_take(text: str) -> None:
+    assert pages.filter_params(pages.call_filter({"min_ms": text}))["min_ms"] == text
+
+
 def test_a_page_that_looked_at_many_calls_in_vain_says_how_far_and_goes_on(sample: SampleRun) -> None:
     class Long(SampleRun):
         def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
