@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ class Taken:
 
         receive.Loans.lend = lending  # type: ignore[method-assign]
         receive.counted = True  # type: ignore[attr-defined]
+
+
+@dataclass
+class Wrapped:
+    """An object of a user's own that keeps a batch."""
+
+    inner: DataProto
 
 
 class Bytes(Worker):

@@ -171,6 +171,8 @@ def _joined(refs: Sequence[Ref], join_parts: Callable[[Sequence[Any]], Any]) -> 
         return join_parts(landed(fetch(refs)))
     with borrowing() as loans:
         parts = landed(fetch(refs))
+    if not loans.all_in(parts):
+        return join_parts(landed(fetch(refs)))
     return loans.settled(join_parts(parts))
 
 

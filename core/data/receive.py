@@ -3,6 +3,9 @@
 Whatever a method or a driver is handed may be written to without harm to anyone. Two kinds of receivers need less:
 ``borrowing`` is for code that only reads what it fetches, to fill one joined value from it, and a method registered
 with ``zero_copy=True`` takes arrays as read-only views.
+
+What was lent and is not joined must be found again to be copied. That is sure for what batches and plain containers
+hold; an object of the user's own may keep a batch anywhere (``Loans.all_in``), and is then fetched anew without a loan.
 """
 
 from __future__ import annotations
@@ -10,18 +13,22 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from core.data.private import private_view
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts
 
 Array = np.ndarray[Any, Any]
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_PARTS_OF_A_BATCH = ("batch", "meta_info", "non_tensor_batch")
 
 
 class Loans:
@@ -30,37 +37,60 @@ class Loans:
     def __init__(self) -> None:
         """Start with none."""
         self._ranges: list[tuple[int, int]] = []
+        self._owners: dict[int, weakref.ref[Array]] = {}
+        self._done: dict[int, object] = {}
         self._offsets: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def lend(self, array: Array) -> None:
         """Take note of an array that was not copied."""
         start = int(array.__array_interface__["data"][0])
         bisect.insort(self._ranges, (start, start + array.nbytes))
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        self._owners[start] = weakref.ref(array)
 
     def hold(self, address: int) -> bool:
         """Tell whether ``address`` lies in memory that was lent."""
         place = bisect.bisect_right(self._ranges, address, key=itemgetter(0))
         return place > 0 and address < self._ranges[place - 1][1]
 
+    def all_in(self, value: Any) -> bool:
+        """Tell whether ``settled`` would find all that is still on loan in ``value``."""
+        out = {start for start, owner in self._owners.items() if owner() is not None}
+        found = _memory(value, {}) if out else ()
+        for start in found:
+            out.discard(start)
+            if not out:
+                break
+        return not out
+
     def settled(self, value: Any) -> Any:
         """Return ``value`` with copies of what it still has on loan; the value itself if that is nothing."""
         return self._settled(value) if self._ranges else value
 
     def _settled(self, value: Any) -> Any:
+        if type(value) in _ATOMS:
+            return value
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, np.ndarray):
-            return self._array(value)
         if isinstance(value, TensorDictBase):
             return value.apply(self._tensor)
-        if type(value) in (list, tuple):
-            return type(value)(self._settled(item) for item in value)
-        if isinstance(value, dict):
-            # In place: it was made by unpickling just now, and may be of a type of its own.
+        if isinstance(value, tuple):
+            items = [self._settled(item) for item in value]
+            return value._make(items) if hasattr(value, "_make") else tuple(items)
+        if id(value) in self._done:
+            return value
+        self._done[id(value)] = value
+        # In place: it was made by unpickling or joining just now, and may be of a type of its own.
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, list):
+            value[:] = [self._settled(item) for item in value]
+        elif isinstance(value, dict):
             for key, item in value.items():
                 value[key] = self._settled(item)
-        elif hasattr(value, "non_tensor_batch") and hasattr(value, "meta_info"):
-            for name in ("batch", "non_tensor_batch", "meta_info"):
+        elif _is_batch(value):
+            for name in _PARTS_OF_A_BATCH:
                 setattr(value, name, self._settled(getattr(value, name)))
         return value
 
@@ -94,17 +124,64 @@ class Loans:
         return array.copy(order="K")
 
 
+def _is_batch(value: object) -> bool:
+    return hasattr(value, "non_tensor_batch") and hasattr(value, "meta_info")
+
+
+def _memory(value: Any, seen: dict[int, object]) -> Iterator[int]:
+    """Yield where the memory begins of each tensor and array that ``Loans.settled`` would find in ``value``."""
+    if type(value) in _ATOMS or id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor):
+        yield from (part.data_ptr() for part in _flat(value) if part.device.type == "cpu")
+        return
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        yield int(value.__array_interface__["data"][0])
+        return
+    items: Any = ()
+    if isinstance(value, np.ndarray):
+        items = value.reshape(-1)
+    elif isinstance(value, LazyStackedTensorDict):
+        items = value.tensordicts
+    elif isinstance(value, (TensorDictBase, dict)):
+        items = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        items = value
+    elif _is_batch(value):
+        items = [getattr(value, name) for name in _PARTS_OF_A_BATCH]
+    for item in items:
+        yield from _memory(item, seen)
+
+
+def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that hold a tensor's memory."""
+    if is_jagged(tensor):
+        return tensor.values(), *(part for part in ragged_parts(tensor) if part is not None)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values(), tensor._indices()
+    return (tensor.values(),) if tensor.is_nested else (tensor,)
+
+
 _here = threading.local()
 
 
 class borrowing:
-    """Lend what this thread unpickles meanwhile, instead of making it its own; what is kept must be ``settled``."""
+    """Lend what this thread unpickles meanwhile, instead of making it its own; what is kept must be ``settled``.
 
-    __slots__ = ("_before",)
+    Without ``lends`` it is made its own all the same: where nothing is joined there is nothing to gain.
+    """
+
+    __slots__ = ("_before", "_lends")
+
+    def __init__(self, lends: bool = True) -> None:
+        """Say whether there is to be a loan at all."""
+        self._lends = lends
 
     def __enter__(self) -> Loans:
         self._before = getattr(_here, "loans", None)
-        loans = _here.loans = Loans()
+        loans = Loans()
+        _here.loans = loans if self._lends else None
         return loans
 
     def __exit__(self, *_: object) -> None:

@@ -73,6 +73,11 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
     return [answers[place] for place in range(len(refs))], tracker.receipts
 
 
+def fetched_again(crew: Crew, refs: Sequence[Ref]) -> list[Any]:
+    """Return the results of answers that were taken before, as other objects."""
+    return [_opened(answer)[0] for answer in crew.cluster.fetch(refs)]
+
+
 def _tell_of_others(crew: Crew, rank: int, error: BaseException, tracker: CallTracker) -> None:
     """Say what the ranks that are still out were doing when one failed; of a death its own report says so."""
     if not tracker.out or isinstance(error, WorkerDiedError):

@@ -18,7 +18,7 @@ from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registra
 from core.dispatch.modes import OpenEnum
 from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
-from core.group.answers import undelivered, wait_for_answers
+from core.group.answers import fetched_again, undelivered, wait_for_answers
 from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
@@ -60,8 +60,10 @@ def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mappi
         if not method.registration.blocking:
             return _later(crew, owner, rule, method, submit_all(crew, method, loads, trims, tracker), tracker)
         refs = ask_all(crew, method, loads, trims, tracker)
-        with borrowing() as loans:
+        with borrowing(rule.joins_rows) as loans:
             parts, receipts = wait_for_answers(crew, refs, tracker)
+        if not loans.all_in(parts):
+            parts, loans = fetched_again(crew, refs), Loans()
         result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, loans, tracker)
     except BaseException as error:
         told = _placed(crew, method.name, error)
@@ -202,8 +204,8 @@ def _joined(
 ) -> tuple[Any, int, int]:
     """Unpad and collect; return the result, its rows, and the bytes that came back.
 
-    The parts lie in the cluster's store, on loan: joining them fills one allocation from there, what is not joined is
-    copied.
+    Parts that are joined lie in the cluster's store, on loan: that fills one allocation from there, and what is left
+    of them is copied.
     """
     phases = tracker.phases
     bytes_in = sum(receipt.bytes_out for receipt in receipts)
@@ -273,6 +275,8 @@ class _Resolve:
         try:
             with borrowing() as loans:
                 parts, receipts = self._fetched()
+            if not loans.all_in(parts):
+                parts, loans = self._landed(self.crew.cluster.fetch([one.result for one in self.submitted])), Loans()
             return _joined(self.owner, self.rule, self.method, parts, receipts, loans, self.tracker)[0]
         except BaseException as error:
             failure = _placed(self.crew, self.method.name, error)

@@ -26,7 +26,7 @@ from core.errors import ObjectStoreFullError
 from core.events import Notice
 from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver
-from tests.byte_workers import Bytes, Taken
+from tests.byte_workers import Bytes, Taken, Wrapped
 from tests.direct_scene import batch_of_everything
 from tests.direct_scene import same as same_batch
 from tests.direct_workers import FOLDER, Staying
@@ -205,6 +205,21 @@ def test_results_can_be_written_to_and_pin_nothing(group: Any) -> None:
         value[:] = 1
     assert not second["t"].any()
     assert first["a"].flags.owndata or first["a"].base is not None
+
+
+@pytest.mark.parametrize("n_rows", [8, MIB])
+def test_what_a_future_gave_can_be_written_to_also_within_an_object_and_what_others_get_is_as_it_was(
+    group: Any, n_rows: int
+) -> None:
+    batch = DataProto.from_dict({"x": torch.zeros(4)})
+    batch.meta_info = {"kept": Wrapped(DataProto.from_dict({"y": torch.ones(n_rows)})), "loss": torch.tensor(0.5)}
+    future = group.pass_on(batch)
+    first = future.get()
+    first.meta_info["kept"].inner.batch["y"].zero_()
+    first.meta_info["loss"].zero_()
+    second = future.get()
+    assert second.meta_info["kept"].inner.batch["y"].sum() == n_rows
+    assert second.meta_info["loss"] == 0.5
 
 
 def test_the_driver_grows_by_the_joined_batch_and_not_by_its_parts(group: Any) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
 
 from core import DataProto
 from core.data import pack
@@ -95,3 +98,89 @@ def test_views_are_the_senders_or_the_receivers_word_and_only_for_arrays() -> No
         assert not got["a"].flags.writeable
         got["t"].fill_(1)
     assert pickle.loads(data, buffers=buffers)["a"].flags.writeable
+
+
+@dataclass
+class Wrapped:
+    """An object of a user's own that keeps a batch."""
+
+    inner: Any
+
+
+class Named(NamedTuple):
+    """A named tuple that keeps a batch."""
+
+    inner: Any
+
+
+def small(start: int = 0) -> DataProto:
+    """Make a batch without meta."""
+    return DataProto.from_dict({"x": torch.arange(start, start + 3)}, {"a": np.arange(3.0)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Wrapped(small()),
+        lambda: {"a": [Wrapped(small())]},
+        lambda: deque([small()]),
+        lambda: DataProto(meta_info={"kept": Wrapped(small())}),
+        lambda: DataProto.from_dict({"x": torch.arange(1)}, {"o": np.array([Wrapped(small())], dtype=object)}),
+        lambda: TensorDict({"n": NonTensorData({"t": torch.arange(4)}, batch_size=[2])}, batch_size=[2]),
+    ],
+)
+def test_a_loan_within_an_object_that_nobody_looks_into_is_known(make: Callable[[], Any]) -> None:
+    values, loans = lent([make()])
+    assert not loans.all_in(values)
+    # What was fetched anew is nobody's but the receiver's, though the one who lent goes on.
+    data, buffers = sent(make())
+    with borrowing(lends=False) as none:
+        own = pickle.loads(data, buffers=buffers)
+    assert none.all_in(own)
+    assert none.settled(own) is own
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: batch(0),
+        lambda: Named(small()),
+        lambda: [torch.eye(3).to_sparse(), torch.ones(3).bfloat16()],
+        lambda: TensorDict({"inner": TensorDict({"t": torch.arange(4)}, batch_size=[4])}, batch_size=[4]),
+        lambda: LazyStackedTensorDict(*(TensorDict({"t": torch.ones(n)}, batch_size=[]) for n in (1, 2)), stack_dim=0),
+        lambda: np.zeros((0, 3)),
+    ],
+)
+def test_a_loan_within_batches_and_plain_containers_is_found_again(make: Callable[[], Any]) -> None:
+    values, loans = lent([make(), make()])
+    assert loans.all_in(values)
+
+
+def test_what_parts_say_each_for_themselves_is_no_longer_on_loan() -> None:
+    def part(loss: float) -> DataProto:
+        value = small()
+        value.meta_info = {"loss": torch.tensor(loss), "metrics": {"kl": torch.tensor(loss)}}
+        return value
+
+    parts, loans = lent([part(0.25), part(0.5)])
+    assert loans.all_in(parts)
+    joined = loans.settled(join(parts, "G.m"))
+    kept = [joined.meta_info["loss"], joined.meta_info["metrics"]["kl"]]
+    assert [[float(one) for one in each] for each in kept] == [[0.25, 0.5]] * 2
+    assert [each.parts for each in kept] == [(0, 1)] * 2
+    assert not any(loans.hold(one.data_ptr()) for each in kept for one in each)
+
+
+def test_a_named_tuple_stays_one_and_a_list_in_itself_comes_to_an_end() -> None:
+    around: list[Any] = [Named(small())]
+    around.append(around)
+    data, buffers = sent(around)
+    before = [bytes(bytearray(one)) for one in buffers]
+    with borrowing() as loans:
+        got = pickle.loads(data, buffers=buffers)
+    settled = loans.settled(got)
+    assert settled[1] is settled
+    assert type(settled[0]) is Named
+    settled[0].inner.batch["x"][...] = 77
+    settled[0].inner.non_tensor_batch["a"][...] = 77
+    assert buffers == before
