@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
@@ -57,7 +58,7 @@ class Loans:
     def all_in(self, value: Any) -> bool:
         """Tell whether ``settled`` would find all that is still on loan in ``value``."""
         out = {start for start, owner in self._owners.items() if owner() is not None}
-        found = _memory(value, {}) if out else ()
+        found = _memory(value) if out else ()
         for start in found:
             out.discard(start)
             if not out:
@@ -128,30 +129,32 @@ def _is_batch(value: object) -> bool:
     return hasattr(value, "non_tensor_batch") and hasattr(value, "meta_info")
 
 
-def _memory(value: Any, seen: dict[int, object]) -> Iterator[int]:
-    """Yield where the memory begins of each tensor and array that ``Loans.settled`` would find in ``value``."""
-    if type(value) in _ATOMS or id(value) in seen:
-        return
-    seen[id(value)] = value
-    if isinstance(value, torch.Tensor):
-        yield from (part.data_ptr() for part in _flat(value) if part.device.type == "cpu")
-        return
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        yield int(value.__array_interface__["data"][0])
-        return
-    items: Any = ()
-    if isinstance(value, np.ndarray):
-        items = value.reshape(-1)
-    elif isinstance(value, LazyStackedTensorDict):
-        items = value.tensordicts
-    elif isinstance(value, (TensorDictBase, dict)):
-        items = list(value.values())
-    elif isinstance(value, (list, tuple)):
-        items = value
-    elif _is_batch(value):
-        items = [getattr(value, name) for name in _PARTS_OF_A_BATCH]
-    for item in items:
-        yield from _memory(item, seen)
+def _memory(value: Any) -> Iterator[int]:
+    """Yield where the memory begins of each tensor and array that ``Loans.settled`` would find in ``value``.
+
+    Columns come before what stands in rows: mostly they are all.
+    """
+    seen: dict[int, object] = {}
+    waiting = deque([value])
+    while waiting:
+        value = waiting.popleft()
+        if type(value) in _ATOMS or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            yield from (part.data_ptr() for part in _flat(value) if part.device.type == "cpu")
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            yield int(value.__array_interface__["data"][0])
+        elif isinstance(value, np.ndarray):
+            waiting.extend(value.reshape(-1))
+        elif isinstance(value, LazyStackedTensorDict):
+            waiting.extend(value.tensordicts)
+        elif isinstance(value, (TensorDictBase, dict)):
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+        elif _is_batch(value):
+            waiting.extend(getattr(value, name) for name in _PARTS_OF_A_BATCH)
 
 
 def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
