@@ -405,7 +405,8 @@ def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
 
 
 def _slots(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
-    addresses = _addresses()
+    """Number the bundles of groups; one that is on no node that lives has no address."""
+    addresses = _addresses(alive=True)
     slots: list[Slot] = []
     for group_index, group in enumerate(groups):
         nodes = placement_group_table(group)["bundles_to_node_id"]

@@ -199,6 +199,8 @@ def _check_pair(dispatch_mode: object, execute_mode: object) -> None:
 
 
 def _check_transport(transport: str, blocking: bool) -> None:
+    if not isinstance(transport, str):
+        raise RegistrationError(f"tensor_transport must be a name such as 'nixl', or '' for none, got {transport!r}")
     if transport.lower() in _TWO_SIDED:
         raise RegistrationError(
             f"tensor_transport={transport!r} needs the sender's part in each transfer, and Ray ends both workers when "

@@ -232,6 +232,11 @@ def test_a_transport_in_which_the_sender_takes_part_is_refused_with_the_reason(t
         register(blocking=False, tensor_transport=transport)
 
 
+def test_a_transport_that_is_no_name_is_refused_in_words() -> None:
+    with pytest.raises(RegistrationError, match=r"tensor_transport must be a name such as 'nixl', .* got None"):
+        register(blocking=False, tensor_transport=None)  # type: ignore[arg-type]
+
+
 def test_a_transport_is_for_results_that_stay_on_the_cluster() -> None:
     with pytest.raises(RegistrationError, match=r"tensor_transport='nixl' .*register it with blocking=False"):
         register(Dispatch.DP_COMPUTE_PROTO, tensor_transport="nixl")
