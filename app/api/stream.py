@@ -4,7 +4,7 @@ An event carries small state and never rows; the browser asks again for the wind
 misses ticks in between and gets the newest. Events:
 
 ``tick``       ``{"seq", "until_ms", "state"}``: the run's record grew up to ``until_ms``.
-``pool``       a pool as in ``/api/v1/resource-pools/{name}``, when it changed.
+``pool``       a pool as in ``/api/v1/resource-pools/{name}``, when it changed; one that is gone is closed.
 ``operation``  an operation as in ``/api/v1/operations/{id}``, when it moved on.
 ``resync``     the browser was away: what it shows may be old, ask for everything again.
 ``end``        nothing more will come, the run is over or the server stops: close the stream.
@@ -56,7 +56,7 @@ def news_between(before: Snapshot | None, now: Snapshot) -> tuple[News, ...]:
         tick = {"seq": now.seq, "until_ms": now.run.duration_ms, "state": now.run.state}
         found.append(News("tick", "tick", tick, now.seq))
     for event, was, items in (
-        ("pool", before.pools if before else (), now.pools),
+        ("pool", before.pools if before else (), (*now.pools, *_gone(before, now))),
         ("operation", before.operations if before else now.operations, now.operations),
     ):
         known = {one["name" if event == "pool" else "id"]: one for one in was}
@@ -65,6 +65,12 @@ def news_between(before: Snapshot | None, now: Snapshot) -> tuple[News, ...]:
             if known.get(name) != one:
                 found.append(News(event, f"{event} {name}", one, now.seq))
     return tuple(found)
+
+
+def _gone(before: Snapshot | None, now: Snapshot) -> tuple[dict[str, object], ...]:
+    """Return the pools that are no longer there, as closed: the control plane knows only those that are not."""
+    names = {one["name"] for one in now.pools}
+    return tuple({**one, "state": "closed"} for one in (before.pools if before else ()) if one["name"] not in names)
 
 
 class Listener:

@@ -47,6 +47,15 @@ def test_only_what_changed_is_told() -> None:
     ]
 
 
+def test_a_pool_that_a_change_replaced_is_told_as_closed_once() -> None:
+    whole: tuple[dict[str, object], ...] = ({"name": "all", "state": "changing", "world_size": 4},)
+    parts: tuple[dict[str, object], ...] = ({"name": "a", "state": "active"}, {"name": "b", "state": "active"})
+    before = Snapshot(1, some_run(), whole)
+    now = replace(before, pools=parts)
+    assert [one.data for one in news_between(before, now)] == [*parts, {**whole[0], "state": "closed"}]
+    assert news_between(now, now) == ()
+
+
 def test_a_browser_that_is_slow_gets_the_newest_tick_only() -> None:
     async def read() -> tuple[News, ...]:
         listener = Listener()

@@ -163,7 +163,11 @@ function start() {
     showConnection();
   });
   setInterval(() => lostSince && showConnection(), 1000);
-  stream.addEventListener("tick", ({ detail }) => detail.state && showState(detail.state));
+  stream.addEventListener("tick", ({ detail }) => {
+    if (detail.state) showState(detail.state);
+    // After a while away: the pools that there are come next, and those that went meanwhile do not.
+    else known.pools.clear();
+  });
   stream.addEventListener("pool", ({ detail }) => knowPool(detail));
   stream.addEventListener("operation", ({ detail }) => knowOperation(detail));
   stream.addEventListener("end", ({ detail }) => {
