@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -205,6 +206,17 @@ def test_a_filter_that_matches_nothing_is_named_and_can_be_cleared(sample: Sampl
 )  # fmt: skip
 def test_a_filter_that_cannot_be_meant_narrows_nothing(params: dict[str, str]) -> None:
     assert pages.call_filter(params) == CallFilter()
+
+
+def test_the_live_list_asks_for_what_the_page_took_and_not_for_what_the_url_says(sample: SampleRun) -> None:
+    text = pages.render_calls(
+        sample, Frame("calls", params={"min_ms": ".", "step": "0", "group": "a'\"b", "cursor": ""})
+    )
+    (said,) = re.findall(r'data-filters="([^"]*)"', text)
+    assert {name: value for name, value in json.loads(html.unescape(said)).items() if value not in ("", None)} == {
+        "step": 0,
+        "group": "a'\"b",
+    }
 
 
 def test_lengths_padding_and_slowness_are_filters_that_the_url_keeps(sample: SampleRun) -> None:

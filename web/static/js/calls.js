@@ -3,7 +3,7 @@
 import { read } from "./api.js";
 import { $, el, pageUrl, statusMark } from "./dom.js";
 import { bytesSize, count, duration, sinceStart } from "./format.js";
-import { isLive, onKeys, onLive, params } from "./shell.js";
+import { isLive, onKeys, onLive } from "./shell.js";
 import { follow } from "./stream.js";
 
 const LIMIT = 100;
@@ -27,11 +27,9 @@ function row(c) {
 }
 
 async function refresh() {
-  const query = { limit: LIMIT };
-  for (const name of ["group", "method", "status", "step", "min_ms", "padding_above", "above_p95"]) {
-    const value = params().get(name);
-    if (value) query[name] = value;
-  }
+  // As the page took them: what cannot be meant narrows nothing there, and would be refused here.
+  const filters = Object.entries(JSON.parse(body.dataset.filters)).filter(([, value]) => value !== "" && value !== null);
+  const query = { limit: LIMIT, ...Object.fromEntries(filters) };
   const page = await read("/calls", query);
   if (!page.items.length || body.contains(document.activeElement)) return;
   const known = new Set([...body.children].map((line) => line.dataset.id));
