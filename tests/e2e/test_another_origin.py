@@ -161,7 +161,9 @@ def test_a_page_of_another_origin_reads_nothing_and_pauses_nothing(victim: Victi
     assert set(tried.values()) <= {"refused", "opaque"}, tried
     assert tried["read"] == tried["post JSON"] == tried["image"] == tried["stream"] == "refused"
     page.evaluate(_FRAME, victim.origin)
-    assert page.frames[1].url.startswith("chrome-error:")
+    # The load of the browser's own page of a refusal is told before its address is.
+    page.wait_for_function("window.frames.length === 1")
+    until(lambda: page.title() and page.frames[1].url.startswith("chrome-error:"), "the refusal in the frame", 20)
 
     page.evaluate(_FORM, victim.origin)
     page.wait_for_url(f"{victim.origin}/**")

@@ -187,7 +187,7 @@ def test_stopping_ends_open_streams_at_once_and_cleanly(tmp_path: Path) -> None:
     assert time.monotonic() - began_s < 1.5
     for stream, connection in zip(streams, connections, strict=True):
         events = stream.read().decode()
-        assert '"state": "ended"' in events
+        assert '"state":"ended"' in events
         assert "event: end" in events
         connection.close()
     running.stop()
