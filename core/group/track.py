@@ -182,28 +182,31 @@ class CallTracker:
         started: int | None = None
         finished: int | None = None
         error_ns = 0
-        times = error if receipt is None else receipt
-        if isinstance(times, (Receipt, WorkerMethodError)) and times.started_ns:
-            clock = self.clocks[rank]
-            started, finished, error_ns = clock.aligned(
+        rows_in, rows_out, bytes_out = asked.rows_in, 0, 0
+        if receipt is not None:
+            rows_in = rows_in or receipt.rows_in
+            rows_out, bytes_out = max(receipt.rows_out, 0), receipt.bytes_out
+        times = receipt or (error if isinstance(error, WorkerMethodError) else None)
+        if times is not None and times.started_ns:
+            started, finished, error_ns = self.clocks[rank].aligned(
                 asked.submitted_ns, times.started_ns, times.finished_ns, ready_ns
             )
         self.runtime.bus.emit(
             RankFinished(
-                call_id=self.facts.call_id,
-                group=self.facts.group,
-                rank=rank,
-                submitted_ns=asked.submitted_ns,
-                started_ns=started,
-                finished_ns=finished,
-                ready_ns=ready_ns,
-                clock_error_ns=error_ns,
-                status=_status(error),
-                rows_in=asked.rows_in or (receipt.rows_in if receipt is not None else 0),
-                rows_out=max(receipt.rows_out, 0) if receipt is not None else 0,
-                bytes_in=asked.bytes_in,
-                bytes_out=receipt.bytes_out if receipt is not None else 0,
-                serialise_ns=asked.serialise_ns,
+                self.facts.call_id,
+                self.facts.group,
+                rank,
+                asked.submitted_ns,
+                started,
+                finished,
+                ready_ns,
+                error_ns,
+                _status(error),
+                rows_in,
+                rows_out,
+                asked.bytes_in,
+                bytes_out,
+                asked.serialise_ns,
             )
         )
         if receipt is not None and receipt.note:

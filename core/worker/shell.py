@@ -231,7 +231,7 @@ async def _awaited(awaitable: Any) -> Any:
     return await awaitable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
     """A method about to run, with its arguments resolved. ``given`` are the batches among them."""
 
