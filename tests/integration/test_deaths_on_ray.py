@@ -36,6 +36,7 @@ from core.testing import RecordingObserver
 
 pytestmark = pytest.mark.integration
 
+# Case H10: a rank of a long broadcast is killed from outside.
 H10_RANK, STOPPED_RANK = 1, 3
 
 

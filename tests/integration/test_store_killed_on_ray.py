@@ -106,13 +106,16 @@ def wait_until_all_ended(folder: str, pids: list[int], timeout_s: float) -> None
         time.sleep(0.1)
 
 
-@pytest.mark.xfail(strict=False, reason="Ray leaves a worker behind that is stopped when its driver is killed, often")
-def test_a_driver_on_ray_that_is_killed_leaves_a_whole_record_and_no_process(tmp_path: Path) -> None:
+OFTEN_LEFT = pytest.mark.xfail(strict=False, raises=AssertionError, reason="Ray often leaves a stopped worker behind")
+
+
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=OFTEN_LEFT)], ids=["all run", "one is stopped"])
+def test_a_driver_on_ray_that_is_killed_leaves_a_whole_record_and_no_process(tmp_path: Path, stopped: bool) -> None:
     # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="podium-", ignore_cleanup_errors=True) as folder:
         with driver(folder, tmp_path, "call") as (killed, path, pids):
-            # One is stopped, too: it can do nothing for its own end.
-            os.kill(pids[2], signal.SIGSTOP)
+            if stopped:  # it can do nothing for its own end
+                os.kill(pids[2], signal.SIGSTOP)
         assert killed.returncode == -signal.SIGKILL
         found = check(path)
         assert (found.faults, found.missing) == ((), ())
