@@ -77,6 +77,8 @@ def questions(reader: Reader) -> dict[str, Callable[[], object]]:
         "calls: slower than their p95": calls(above_p95=True),
         "calls: more padding than any": calls(padding_above=0.99),
         "calls: of a step": calls(step=newest // 80),
+        "calls: of a step, longer than any": calls(step=newest // 80, min_ms=3_600_000.0),
+        "calls: failed, longer than any": calls(status="error", min_ms=3_600_000.0),
         "latencies: all of it": lambda: reader.latencies(None, None),
         "latencies: 1 h": lambda: reader.latencies(middle, middle + 3_600_000),
         "latencies: 1 min": lambda: reader.latencies(middle, middle + 60_000),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from app.store import read_latency
-from app.store.codes import OK, RUNNING, STATUSES, status_code
+from app.store.codes import RUNNING, STATUSES, status_code
 from app.store.read_calls import CALL_ROW, call_row
 from web.calls import CallFilter, CallPage
 
 _NEWEST = 2**62
-# What a page looks at where no index answers: some 50 ms of work.
+# What a page looks at where the index that it walks does not answer all that is asked: some 50 ms of work.
 MOST_LOOKED_AT = 200_000
 
 
@@ -25,70 +26,94 @@ def calls(
     never_ended: int = RUNNING,
 ) -> CallPage:
     """Return a page of calls newest first, those with an id below ``cursor``; the rest as for ``call``."""
-    below, above = _reach(connection, cursor, narrowed)
-    ids = _ids(connection, limit + 1, (below, above), narrowed, run_ns, never_ended)
+    method_ids = _method_ids(connection, narrowed)
+    walk = _walk(narrowed, method_ids, never_ended)
+    below = _NEWEST if cursor is None else cursor
+    others = [*_others(narrowed, method_ids, walk, never_ended), *_on_values(connection, narrowed, run_ns)]
+    above = _reach(connection, below, walk) if others else 0
+    ids = _ids(connection, limit + 1, (below, above), walk, others)
     rows = []
     for call_id in ids[:limit]:
         rows.append(connection.execute(f"{CALL_ROW} WHERE c.id = ?", (call_id,)).fetchone())
     items = tuple(call_row(row, run_ns, never_ended) for row in rows)
     if len(ids) > limit:
         return CallPage(items, rows[-1][0])
-    (first,) = connection.execute("SELECT min(id) FROM call").fetchone()
-    return CallPage(items, above if above and first is not None and first < above else None)
+    return CallPage(items, above if above and _is_any_below(connection, above, walk) else None)
 
 
-def _reach(connection: sqlite3.Connection, cursor: int | None, narrowed: CallFilter) -> tuple[int, int]:
-    """Return below which id calls are looked at, and from which on: from 0 where an index answers."""
-    below = _NEWEST if cursor is None else cursor
-    if narrowed.step is not None or narrowed.status not in {"", "ok"} or not _by_value(narrowed):
-        return below, 0
-    (newest,) = connection.execute("SELECT max(id) FROM call").fetchone()
-    return below, max(0, min(below, (newest or 0) + 1) - MOST_LOOKED_AT)
+_Condition = tuple[str, tuple[float, ...]]
 
 
-def _by_value(narrowed: CallFilter) -> bool:
-    return narrowed.min_ms is not None or narrowed.above_p95 or narrowed.padding_above is not None
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The index that a page walks backwards, by the condition that it answers; without one, the table of calls.
+
+    A condition on one of several ``method_ids`` is a walk for each of them.
+    """
+
+    by: str = ""
+    condition: str = "1"
+    values: tuple[float, ...] = ()
+    method_ids: tuple[int, ...] | None = None
+
+
+def _walk(narrowed: CallFilter, method_ids: tuple[int, ...] | None, never_ended: int) -> _Walk:
+    """Return what is walked: the calls of the step, else those that did not end well, else the method's, else all."""
+    if narrowed.step is not None:
+        return _Walk("step", "step = ?", (narrowed.step,))
+    if narrowed.status not in {"", "ok"}:
+        condition, codes = _of_status(narrowed.status, never_ended)
+        # Said twice, as SQLite takes the partial index only where its own condition is spelled out.
+        return _Walk("status", f"status{condition} AND status != 1", codes)
+    if method_ids is None:
+        return _Walk()
+    return _Walk("method", "method_id = ?", method_ids) if len(method_ids) == 1 else _Walk(method_ids=method_ids)
+
+
+def _others(
+    narrowed: CallFilter, method_ids: tuple[int, ...] | None, walk: _Walk, never_ended: int
+) -> Iterator[_Condition]:
+    """Yield the conditions that an index would answer, but not the one that is walked: a plus keeps SQLite off it."""
+    if narrowed.status and walk.by != "status":
+        condition, codes = _of_status(narrowed.status, never_ended)
+        yield f"+status{condition}", codes
+    if method_ids is not None and walk.by in {"step", "status"}:
+        yield f"+method_id IN ({', '.join('?' * len(method_ids))})", method_ids
+
+
+def _reach(connection: sqlite3.Connection, below: int, walk: _Walk) -> int:
+    """Return from which id on a page looks at calls: it looks at so many of those that it walks."""
+    if not walk.by:
+        # Calls are numbered without a gap.
+        (newest,) = connection.execute("SELECT max(id) FROM call").fetchone()
+        return max(0, min(below, (newest or 0) + 1) - MOST_LOOKED_AT)
+    last = connection.execute(
+        f"SELECT id FROM call WHERE {walk.condition} AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?",
+        (*walk.values, below, MOST_LOOKED_AT - 1),
+    ).fetchone()
+    return 0 if last is None else int(last[0])
+
+
+def _is_any_below(connection: sqlite3.Connection, call_id: int, walk: _Walk) -> bool:
+    query = f"SELECT 1 FROM call WHERE {walk.condition} AND id < ? LIMIT 1"
+    return connection.execute(query, (*walk.values, call_id)).fetchone() is not None
 
 
 def _ids(
-    connection: sqlite3.Connection,
-    limit: int,
-    reach: tuple[int, int],
-    narrowed: CallFilter,
-    run_ns: int,
-    never_ended: int,
+    connection: sqlite3.Connection, limit: int, reach: tuple[int, int], walk: _Walk, others: list[_Condition]
 ) -> list[int]:
     """Return the ids of a page, each query walking an index backwards from the cursor and stopping at the limit."""
-    conditions, values = ["id < ?", "id >= ?"], list[float](reach)
-    if narrowed.status:
-        code = status_code(narrowed.status) if narrowed.status in STATUSES else -1
-        codes = _codes(code, never_ended)
-        # Said twice, as SQLite takes the partial index only where its own condition is spelled out.
-        conditions.append(f"status IN ({', '.join('?' * len(codes))})" + (" AND status != 1" if code != OK else ""))
-        values.extend(codes)
-    if narrowed.step is not None:
-        conditions.append("step = ?")
-        values.append(narrowed.step)
-    for condition, own in _conditions_on_values(connection, narrowed, run_ns):
-        conditions.append(condition)
-        values.extend(own)
-    where = " AND ".join(conditions)
-    if not narrowed.group and not narrowed.method:
-        query = f"SELECT id FROM call WHERE {where} ORDER BY id DESC LIMIT ?"
+    where = " AND ".join(["id < ?", "id >= ?", walk.condition, *(condition for condition, _ in others)])
+    values = [*reach, *walk.values, *(value for _, own in others for value in own)]
+    query = f"SELECT id FROM call WHERE {where} ORDER BY id DESC LIMIT ?"
+    if walk.method_ids is None:
         return [row[0] for row in connection.execute(query, (*values, limit))]
-    # By the index of the method, unless step or status pick far fewer.
-    column = "+method_id" if narrowed.step is not None or narrowed.status not in {"", "ok"} else "method_id"
-    query = f"SELECT id FROM call WHERE {column} = ? AND {where} ORDER BY id DESC LIMIT ?"
-    found = [
-        [row[0] for row in connection.execute(query, (method_id, *values, limit))]
-        for method_id in _method_ids(connection, narrowed)
-    ]
+    query = query.replace("WHERE", "WHERE method_id = ? AND")
+    found = [[row[0] for row in connection.execute(query, (one, *values, limit))] for one in walk.method_ids]
     return list(heapq.merge(*found, reverse=True))[:limit]
 
 
-def _conditions_on_values(
-    connection: sqlite3.Connection, narrowed: CallFilter, run_ns: int
-) -> Iterator[tuple[str, tuple[float, ...]]]:
+def _on_values(connection: sqlite3.Connection, narrowed: CallFilter, run_ns: int) -> Iterator[_Condition]:
     """Yield what no index answers, with its values. A call in flight has taken what it has taken so far."""
     took = "coalesce(ended_ns, ?) - started_ns"
     if narrowed.min_ms is not None:
@@ -102,17 +127,22 @@ def _conditions_on_values(
         yield "padding_rows > ? * (rows + padding_rows)", (narrowed.padding_above,)
 
 
-def _method_ids(connection: sqlite3.Connection, narrowed: CallFilter) -> list[int]:
+def _method_ids(connection: sqlite3.Connection, narrowed: CallFilter) -> tuple[int, ...] | None:
+    """Return the methods that are asked for, None where any will do."""
+    if not narrowed.group and not narrowed.method:
+        return None
     rows = connection.execute(
         "SELECT m.id FROM method m JOIN worker_group g ON g.id = m.group_id "
         "WHERE (? = '' OR g.name = ?) AND (? = '' OR m.name = ?)",
         (narrowed.group, narrowed.group, narrowed.method, narrowed.method),
     )
-    return [row[0] for row in rows]
+    return tuple(row[0] for row in rows)
 
 
-def _codes(code: int, never_ended: int) -> tuple[int, ...]:
-    """Return the codes on file of calls that are shown with the status ``code``."""
-    if never_ended == RUNNING or code not in {RUNNING, never_ended}:
-        return (code,)
-    return (-1,) if code == RUNNING else (code, RUNNING)
+def _of_status(status: str, never_ended: int) -> tuple[str, tuple[int, ...]]:
+    """Return the condition on the status that a call has on file where it is shown as ``status``."""
+    code = status_code(status) if status in STATUSES else -1
+    codes: tuple[int, ...] = (code,)
+    if never_ended != RUNNING and code in {RUNNING, never_ended}:
+        codes = (-1,) if code == RUNNING else (code, RUNNING)
+    return f" IN ({', '.join('?' * len(codes))})", codes

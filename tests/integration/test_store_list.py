@@ -78,6 +78,42 @@ def test_filters_are_taken_together_and_with_those_that_an_index_answers(reader:
     assert listed(reader, CallFilter(min_ms=1e9)) == []
 
 
+def test_however_many_calls_a_step_has_a_page_looks_at_so_many_and_goes_on(
+    reader: Reader, every: list[CallRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_list, "MOST_LOOKED_AT", 10)
+    of_step = [call for call in every if call.step == 3]
+    assert len(of_step) == 40
+    # Ten of the forty are looked at, none of which is so long: the page says how far it looked.
+    page = reader.calls(100, None, CallFilter(step=3, min_ms=1e9))
+    assert (page.items, page.next_cursor) == ((), of_step[9].id)
+    # Nor does the step's index answer for a method or a status.
+    assert reader.calls(100, None, CallFilter(step=3, status="died")).next_cursor == of_step[9].id
+    page = reader.calls(100, None, CallFilter(step=3, method="save"))
+    assert (len(page.items), page.next_cursor) == (sum(c.method == "save" for c in of_step[:10]), of_step[9].id)
+    # What it does answer is a page as long as was asked for.
+    assert reader.calls(100, None, CallFilter(step=3)).items == tuple(of_step)
+
+
+@pytest.mark.parametrize("most", [3, read_list.MOST_LOOKED_AT])
+def test_every_pair_of_filters_is_taken_together(
+    reader: Reader, every: list[CallRow], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_list, "MOST_LOOKED_AT", most)
+    failed = [call for call in every if call.status == "error"]
+    assert failed
+    step, method = failed[0].step, failed[0].method
+    assert listed(reader, CallFilter(step=step, status="error")) == [c for c in failed if c.step == step]
+    assert listed(reader, CallFilter(method=method, status="error")) == [c for c in failed if c.method == method]
+    assert listed(reader, CallFilter(status="error", min_ms=1.0)) == [c for c in failed if c.duration_ms >= 1.0]
+    here = [call for call in every if call.step == step]
+    assert listed(reader, CallFilter(step=step, status="ok")) == [c for c in here if c.status == "ok"]
+    assert listed(reader, CallFilter(step=step, group="actor", method=method)) == [
+        c for c in here if c.method == method
+    ]
+    assert listed(reader, CallFilter(group="nobody", status="ok")) == []
+
+
 def test_a_run_without_calls_has_an_empty_page(tmp_path: Path) -> None:
     make(tmp_path / "empty.db", 0, 2)
     with contextlib.closing(Reader(tmp_path / "empty.db", deadline_s=10)) as reader:
