@@ -13,8 +13,10 @@ from app.store.read_calls import CALL_ROW, call_row
 from web.calls import CallFilter, CallPage
 
 _NEWEST = 2**62
-# What a page looks at where the index that it walks does not answer all that is asked: some 50 ms of work.
+# What a page looks at where no index answers all that is asked: some 50 ms of work where they lie side by side in the
+# table of calls. One by one, as an index has them, each costs more.
 MOST_LOOKED_AT = 200_000
+_COSTS_MORE = 4
 
 
 def calls(
@@ -30,15 +32,15 @@ def calls(
     walk = _walk(narrowed, method_ids, never_ended)
     below = _NEWEST if cursor is None else cursor
     others = [*_others(narrowed, method_ids, walk, never_ended), *_on_values(connection, narrowed, run_ns)]
-    above = _reach(connection, below, walk) if others else 0
-    ids = _ids(connection, limit + 1, (below, above), walk, others)
+    reach = _reach(connection, below, walk) if others else _Reach(below)
+    ids = _ids(connection, limit + 1, reach, walk, others)
     rows = []
     for call_id in ids[:limit]:
         rows.append(connection.execute(f"{CALL_ROW} WHERE c.id = ?", (call_id,)).fetchone())
     items = tuple(call_row(row, run_ns, never_ended) for row in rows)
     if len(ids) > limit:
         return CallPage(items, rows[-1][0])
-    return CallPage(items, above if above and _is_any_below(connection, above, walk) else None)
+    return CallPage(items, reach.above if reach.goes_on else None)
 
 
 _Condition = tuple[str, tuple[float, ...]]
@@ -81,30 +83,40 @@ def _others(
         yield f"+method_id IN ({', '.join('?' * len(method_ids))})", method_ids
 
 
-def _reach(connection: sqlite3.Connection, below: int, walk: _Walk) -> int:
-    """Return from which id on a page looks at calls: it looks at so many of those that it walks."""
-    if not walk.by:
-        # Calls are numbered without a gap.
-        (newest,) = connection.execute("SELECT max(id) FROM call").fetchone()
-        return max(0, min(below, (newest or 0) + 1) - MOST_LOOKED_AT)
-    last = connection.execute(
-        f"SELECT id FROM call WHERE {walk.condition} AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?",
-        (*walk.values, below, MOST_LOOKED_AT - 1),
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """The ids that a page looks at, from ``above`` to those below ``below``, and whether it goes on under them."""
+
+    below: int
+    above: int = 0
+    goes_on: bool = False
+
+
+def _reach(connection: sqlite3.Connection, below: int, walk: _Walk) -> _Reach:
+    """Return how far a page looks. Calls are numbered without a gap, so those of a step lie side by side."""
+    where = f"FROM call WHERE {walk.condition} AND id < ?"
+    asked = (*walk.values, below)
+    first, newest = connection.execute(
+        f"SELECT (SELECT min(id) {where}), (SELECT max(id) {where})", (*asked, *asked)
     ).fetchone()
-    return 0 if last is None else int(last[0])
+    if first is None:
+        return _Reach(0)
+    if walk.by in {"", "step"}:
+        return _Reach(newest + 1, above := max(first, newest + 1 - MOST_LOOKED_AT), first < above)
+    last = connection.execute(
+        f"SELECT id {where} ORDER BY id DESC LIMIT 1 OFFSET ?", (*asked, MOST_LOOKED_AT // _COSTS_MORE - 1)
+    ).fetchone()
+    return _Reach(below) if last is None else _Reach(below, last[0], first < last[0])
 
 
-def _is_any_below(connection: sqlite3.Connection, call_id: int, walk: _Walk) -> bool:
-    query = f"SELECT 1 FROM call WHERE {walk.condition} AND id < ? LIMIT 1"
-    return connection.execute(query, (*walk.values, call_id)).fetchone() is not None
+def _ids(connection: sqlite3.Connection, limit: int, reach: _Reach, walk: _Walk, others: list[_Condition]) -> list[int]:
+    """Return the ids of a page, each query walking an index backwards from the cursor and stopping at the limit.
 
-
-def _ids(
-    connection: sqlite3.Connection, limit: int, reach: tuple[int, int], walk: _Walk, others: list[_Condition]
-) -> list[int]:
-    """Return the ids of a page, each query walking an index backwards from the cursor and stopping at the limit."""
-    where = " AND ".join(["id < ?", "id >= ?", walk.condition, *(condition for condition, _ in others)])
-    values = [*reach, *walk.values, *(value for _, own in others for value in own)]
+    Where more is asked of a step, the table is read as it lies there between the step's first call and its last.
+    """
+    condition = f"+{walk.condition}" if walk.by == "step" and others else walk.condition
+    where = " AND ".join(["id < ?", "id >= ?", condition, *(condition for condition, _ in others)])
+    values = [reach.below, reach.above, *walk.values, *(value for _, own in others for value in own)]
     query = f"SELECT id FROM call WHERE {where} ORDER BY id DESC LIMIT ?"
     if walk.method_ids is None:
         return [row[0] for row in connection.execute(query, (*values, limit))]
