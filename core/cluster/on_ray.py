@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from core.cluster.base import (
 )
 from core.cluster.offers import NoDirectTransport, Offer, copied, keep
 from core.cluster.options import actor_options, offers_directly, two_return_entries
-from core.cluster.processes import end_children
+from core.cluster.processes import children, end_after_me, end_children
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
 from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError
 
@@ -46,6 +47,7 @@ _A_MOMENT_S = 0.0005
 """How exactly it is known when an answer was there. A round of waiting and fetching costs about a third of this."""
 _QUICK_S = 0.004
 """Answers that are all there this soon are taken in one round, as of one time; a failure is known that late at most."""
+_RAY_FOLDER = os.path.dirname(ray.__file__)
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -55,6 +57,7 @@ class RayCluster:
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
         self._started_here = started_here
+        self._after: subprocess.Popen[bytes] | None = None
         self._adopted: set[Any] = set()
         self._store_bytes: int | None = None
         self._ended: set[Any] = set()
@@ -79,7 +82,10 @@ class RayCluster:
             return cls(started_here=False)
         local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
         ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
-        return cls(started_here=True)
+        cluster = cls(started_here=True)
+        # Ray's processes end with the driver by themselves, but for two agents: they ask for a minute who has died.
+        cluster._after = end_after_me(children(_RAY_FOLDER))
+        return cluster
 
     @property
     def kind(self) -> str:
@@ -317,12 +323,16 @@ class RayCluster:
 
     def abandon(self) -> None:
         """Kill the Ray that is this process's child: its agents would outlive a driver that ends without a word."""
-        end_children(os.path.dirname(ray.__file__))
+        end_children(_RAY_FOLDER)
 
     def close(self) -> None:
         """Shut Ray down if this object started it."""
         if self._started_here and ray.is_initialized():
             ray.shutdown()
+        if self._after is not None:
+            self._after.kill()
+            self._after.wait()
+            self._after = None
         self._started_here = False
 
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:

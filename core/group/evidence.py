@@ -278,6 +278,17 @@ def keeper_in_words(pid: int, status: int | None) -> str:
     return f"process {pid}, which kept the workers of this node, {how}"
 
 
+def keeper_of_killed(pid: int, status: int | None) -> str:
+    """Say how the keeper of a process ended that was killed by SIGKILL, empty when it lives or it was no such end.
+
+    The kernel kills a worker that its keeper leaves (``end_with_parent``). The keeper's main thread, which made the
+    worker, is a zombie from that moment on; the end of the keeper itself is told when all its threads are.
+    """
+    if not pid or status is None or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != int(signal.SIGKILL):
+        return ""
+    return "" if process_state(pid) not in {"Z", "X", ""} else keeper_in_words(pid, zombie_status(pid))
+
+
 def zombie_status(pid: int) -> int | None:
     """Return the wait status of a process that ended and that its parent has not asked for yet, else None."""
     with suppress(OSError, ValueError, IndexError):

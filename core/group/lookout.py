@@ -2,7 +2,8 @@
 
 What the driver can see of processes on its own machine, nobody tells it of others: the moment of an end, the wait
 status, the memory shortly before, and the end of the process that keeps all workers of a node (Ray's raylet): they are
-lost with it, long before the cluster calls the node dead.
+lost with it, long before the cluster calls the node dead. A worker is killed with its keeper; a lookout is not, for it
+is to tell of that, and then ends as every process of the cluster does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from core.group.evidence import Found, keeper_in_words, look, rss_bytes, wait_status
+from core.group.evidence import Found, keeper_in_words, keeper_of_killed, look, rss_bytes, wait_status
 from core.worker import Traces
 from core.worker.traces import count_oom_kills
 
@@ -62,7 +63,10 @@ class Lookout:
 
 
 def _sight(pid: int, traces: Traces, ended: dict[int, int | None]) -> Sight:
-    keeper = keeper_in_words(traces.keeper, ended[traces.keeper]) if traces.keeper in ended else ""
+    if traces.keeper in ended:
+        keeper = keeper_in_words(traces.keeper, ended[traces.keeper])
+    else:
+        keeper = keeper_of_killed(traces.keeper, ended.get(pid))
     return Sight(
         memory_bytes=rss_bytes(pid),
         n_oom_kills=count_oom_kills(traces.memory_events),

@@ -23,7 +23,7 @@ from core.cluster import Outcome
 from core.errors import WorkerDiedError
 from core.events import CallStalled
 from core.group.announce import tell_clock
-from core.group.evidence import keeper_in_words, process_state, rss_bytes, wait_status
+from core.group.evidence import keeper_in_words, keeper_of_killed, process_state, rss_bytes, wait_status
 from core.group.inflight import CallInFlight, calls_in_flight, ranks_in_words, ranks_out
 from core.group.policy import LOOK_S
 from core.group.posts import Posts
@@ -291,7 +291,7 @@ class Watch:
         """Take a process's status before anything else: it is there only as long as the descriptor is."""
         status = wait_status(watched.pidfd, watched.pid)
         os.close(watched.pidfd)
-        watched.last = replace(watched.last, status=status)
+        watched.last = replace(watched.last, status=status, keeper=keeper_of_killed(watched.traces.keeper, status))
         watched.is_settled.set()
         self._told(watched, None)
 

@@ -26,6 +26,7 @@ import torch
 from tensordict import TensorDictBase
 
 from core.cluster import adopt_environ, environ
+from core.cluster.processes import end_with_parent
 from core.data.batch import payload_bytes
 from core.data.direct import kept_here, noting
 from core.data.future import DataProtoFuture
@@ -68,7 +69,8 @@ class ActorShell:
     _podium_place: tuple[str, int] = ("", -1)
 
     def __init__(self) -> None:
-        """Do nothing: the user's constructor runs in ``_podium_construct``."""
+        """End with the process that keeps this one; the user's constructor runs in ``_podium_construct``."""
+        end_with_parent()
 
     def _podium_hold_port(self, candidates: Sequence[int]) -> tuple[int, bytes]:
         """Find a port for the group's rendezvous and keep others off it while this worker lives."""

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from core.cluster.base import isolate_environ
-from core.group.evidence import Clues, Found, exit_status, judge, look, process_state, rss_bytes, zombie_status
+from core.group.evidence import (
+    Clues,
+    Found,
+    exit_status,
+    judge,
+    keeper_of_killed,
+    look,
+    process_state,
+    rss_bytes,
+    zombie_status,
+)
 from core.worker.traces import Traces, count_oom_kills, leave_traces, machine
 
 GUESSES = (
@@ -106,6 +116,19 @@ def test_the_evidence_has_a_line_for_all_that_was_looked_at_and_no_guess_of_the_
 def test_what_is_inferred_is_said_to_be() -> None:
     (line,) = [line for line in judge(Clues("", None, Found(unread="it has none"))).evidence if "inferred" in line]
     assert line.startswith("inferred: no crash is in its log (its log was not read: it has none)")
+
+
+def test_a_worker_killed_with_its_keeper_is_told_from_one_that_was_killed_alone() -> None:
+    killed, left = int(signal.SIGKILL), 7 << 8
+    with subprocess.Popen(["sleep", "100"]) as keeper:
+        assert keeper_of_killed(keeper.pid, killed) == ""
+        keeper.kill()
+        os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
+        said = f"process {keeper.pid}, which kept the workers of this node, was ended by signal 9 (SIGKILL)"
+        assert keeper_of_killed(keeper.pid, killed) == said
+        assert [keeper_of_killed(keeper.pid, status) for status in (left, None, 0)] == ["", "", ""]
+    assert keeper_of_killed(keeper.pid, killed) == f"process {keeper.pid}, which kept the workers of this node, ended"
+    assert keeper_of_killed(0, killed) == ""
 
 
 def test_a_process_that_is_not_ours_tells_its_status_where_the_kernel_does() -> None:
