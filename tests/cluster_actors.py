@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from typing import Any
 
 from core.cluster import adopt_environ, environ
 from core.errors import WorkerMethodError
+
+
+class Rooted:
+    """Cannot be unpickled anywhere but on the thread where it was pickled."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Say where this is."""
+        return {"place": (os.getpid(), threading.get_ident())}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Raise elsewhere."""
+        if state["place"] != (os.getpid(), threading.get_ident()):
+            raise KeyError("cannot live here")
 
 
 class Echo:
@@ -40,6 +54,10 @@ class Echo:
         """Raise one of core's errors with fields."""
         cause = KeyError("k")
         raise WorkerMethodError("it went wrong", group="g", rank=3, method="m", cause=cause, cause_type="KeyError")
+
+    def _podium_rooted(self) -> tuple[Rooted, bytes]:
+        """Return what nobody else can unpickle."""
+        return Rooted(), b"receipt"
 
     def _podium_sleep(self, seconds: float) -> tuple[int, bytes]:
         """Sleep."""

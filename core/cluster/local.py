@@ -37,6 +37,7 @@ from core.cluster.base import (
     isolate_environ,
 )
 from core.cluster.shortage import no_room
+from core.cluster.unread import outcome_of, unpacked
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
 _NODE = "127.0.0.1"
@@ -181,7 +182,7 @@ class LocalActor:
 
     def _do(self, actor: Any, job: _Job) -> None:
         try:
-            args, kwargs = pickle.loads(job.payload)
+            args, kwargs = unpacked(job.payload, on_worker=True)
             args = tuple(_resolve(value) for value in args)
             kwargs = {name: _resolve(value) for name, value in kwargs.items()}
             outcome = getattr(actor, job.method)(*args, **kwargs)
@@ -221,7 +222,7 @@ def _settle(ref: LocalRef, pickled: bytes, holds: tuple[LocalRef, ...]) -> None:
 
 
 def _resolve(value: Any) -> Any:
-    return value.value() if isinstance(value, LocalRef) else value
+    return unpacked(value.future.result(), on_worker=True) if isinstance(value, LocalRef) else value
 
 
 class LocalGroup:
@@ -369,7 +370,7 @@ class LocalCluster:
                 raise error
         if pending:
             raise TimeoutError(f"{len(pending)} of {len(refs)} values were not ready after {timeout_s} s")
-        return [ref.value() for ref in refs]
+        return [unpacked(ref.future.result()) for ref in refs]
 
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
         """Wait until enough are there."""
@@ -386,11 +387,7 @@ class LocalCluster:
     def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
         """Call back from the worker's thread."""
 
-        def tell(future: Future[bytes]) -> None:
-            error = future.exception()
-            callback(Outcome(error=error) if error is not None else Outcome(pickle.loads(future.result())))
-
-        ref.future.add_done_callback(tell)
+        ref.future.add_done_callback(lambda future: callback(outcome_of(future)))
 
     def is_ref(self, value: object) -> bool:
         """Tell whether ``value`` is a ``LocalRef``."""

@@ -18,7 +18,6 @@ from ray.exceptions import (
     OutOfMemoryError,
     RayActorError,
     RayTaskError,
-    TaskCancelledError,
 )
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -40,6 +39,7 @@ from core.cluster.offers import NoDirectTransport, Offer, copied, keep
 from core.cluster.options import actor_options, offers_directly, two_return_entries
 from core.cluster.processes import children, end_after_me, end_children
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
+from core.cluster.unread import unread_in
 from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
@@ -113,7 +113,7 @@ class RayCluster:
                 )
             for group in made.values():
                 if not group.wait(timeout_seconds=max(0.0, deadline - time.monotonic())):
-                    raise self._timed_out(request, timeout_s, list(made.values()))
+                    raise self.shortage(request, list(made.values())) or not_in_time(request, timeout_s)
         except BaseException:
             _remove(list(made.values()))
             raise
@@ -224,7 +224,7 @@ class RayCluster:
             values: list[Any] = ray.get(list(refs), timeout=timeout_s)
         except GetTimeoutError as error:
             raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
-        except (RayTaskError, RayActorError, TaskCancelledError, OutOfMemoryError, NodeDiedError) as error:
+        except Exception as error:
             told = _translated(error)
             raise told from told.__cause__
         return values
@@ -338,17 +338,9 @@ class RayCluster:
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:
         return explain_shortage(pinned(request), _rooms(), _reservations(own))
 
-    def _timed_out(self, request: ReserveRequest, timeout_s: float, groups: Sequence[PlacementGroup]) -> PlacementError:
-        short = self._shortage(request, groups)
-        return not_in_time(request, timeout_s) if short is None else short.error
-
 
 def _require_connection() -> None:
-    """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors.
-
-    Raises:
-        ClusterUnreachableError: Ray was shut down.
-    """
+    """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors."""
     if not ray.is_initialized():
         raise naming.was_shut_down()
 
@@ -398,8 +390,7 @@ def _remove(groups: Sequence[PlacementGroup]) -> None:
 
 
 def _nodes() -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return nodes
+    return list(ray.nodes())  # type: ignore[no-untyped-call]
 
 
 def _addresses(alive: bool = False) -> dict[str, str]:
@@ -427,11 +418,8 @@ def _slots(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
 
 
 def _rooms() -> list[NodeRoom]:
-    return [
-        NodeRoom(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"]))
-        for node in _nodes()
-        if node["Alive"]
-    ]
+    alive = [node for node in _nodes() if node["Alive"]]
+    return [NodeRoom(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"])) for node in alive]
 
 
 def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
@@ -452,9 +440,11 @@ def _translated(error: BaseException) -> BaseException:
         cause = getattr(error, "cause", None)
         if isinstance(cause, PodiumError):
             return cause
+        if (unread := unread_in(cause, on_worker=True)) is not None:
+            return unread
         error.__cause__ = cause if isinstance(cause, BaseException) else None
         return error
     if isinstance(error, (RayActorError, OutOfMemoryError, NodeDiedError)):
         # Its process is gone in all three cases; one that cannot be reached may come back.
         return naming.death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
-    return error
+    return unread_in(error) or error

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.cluster import Outcome, Ref
+from core.cluster.unread import Unread
 from core.data.shares import Receipt
 from core.errors import PodiumError, WorkerDiedError, WorkerMethodError
 from core.events import Notice
@@ -29,6 +30,9 @@ class Answer:
     def __call__(self, outcome: Outcome) -> None:
         if self._joined and outcome.error is None:
             outcome = Outcome(_opened(outcome.value)[1])
+        if isinstance(outcome.error, Unread):
+            facts = self._tracker.facts
+            outcome = Outcome(error=undelivered(outcome.error, facts.group, facts.method, self._rank))
         self._tracker.answered(self._rank, outcome)
 
 
@@ -93,16 +97,45 @@ def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -
     """Say whose answer it was that could not be brought here; what already says so passes as it is."""
     if isinstance(error, PodiumError) or not isinstance(error, Exception):
         return error
-    cause = error.__cause__ or error
+    cause = error.cause if isinstance(error, Unread) else error.__cause__ or error
     who = f"rank {rank}" if rank >= 0 else "a rank"
+    if isinstance(error, Unread) and error.on_worker:
+        text = (
+            f"{who} could not unpickle the arguments of {group}.{method}, which has not run: {error.reason}; "
+            f"what they are made of must be importable there too, and must not raise when it is unpickled"
+        )
+    elif isinstance(error, Unread):
+        text = (
+            f"{group}.{method} ran on {who}, but the driver cannot unpickle its result: {error.reason}; "
+            f"what it is made of must be importable here too, and must not raise when it is unpickled"
+        )
+    else:
+        text = (
+            f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}"
+        )
     return WorkerMethodError(
-        f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}",
+        text,
         group=group,
         rank=rank,
         method=method,
+        traceback_text=error.trace if isinstance(error, Unread) else "",
         cause_type=type(cause).__name__,
         cause=cause,
     )
+
+
+def undelivered_of(
+    error: BaseException, crew: Crew, refs: Sequence[Ref], ranks: Sequence[int], method: str
+) -> BaseException:
+    """Return ``undelivered`` for the results of a non-blocking call, with the rank whose it is."""
+    if isinstance(error, PodiumError) or not isinstance(error, Exception):
+        return error
+    ready, _ = crew.cluster.wait(refs, len(refs), 0.0)
+    there = set(ready)
+    for rank, ref in zip(ranks, refs, strict=False):
+        if ref in there and (failed := _outcomes(crew, [ref])[0].error) is not None:
+            return undelivered(failed, crew.group, method, rank)
+    return undelivered(error, crew.group, method)
 
 
 def _outcomes(crew: Crew, refs: Sequence[Ref]) -> list[Outcome]:

@@ -18,7 +18,7 @@ from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registra
 from core.dispatch.modes import OpenEnum
 from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
-from core.group.answers import fetched_again, undelivered, wait_for_answers
+from core.group.answers import fetched_again, undelivered_of, wait_for_answers
 from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
@@ -295,7 +295,8 @@ class _Resolve:
             packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
             return self._landed(parts), [Receipt.unpack(one) for one in packed]
         except Exception as error:
-            told = undelivered(error, self.crew.group, self.method.name)
+            refs = [one.result for one in self.submitted]
+            told = undelivered_of(error, self.crew, refs, self.tracker.facts.ranks, self.method.name)
             raise told from told.__cause__
         finally:
             self.tracker.phases.wait_ns = time.monotonic_ns() - began

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.cluster import ActorHandle, Cluster, Placement, Ref, SpawnRequest
+from core.cluster.unread import Unread
 from core.data.shares import Receipt
 from core.errors import CallTimeoutError, UsageError, VersionSkewError, WorkerDiedError, WorkerStartError
 from core.group.class_args import RayClassWithInitArgs
@@ -305,6 +306,15 @@ def _explained(error: BaseException, request: StartRequest, names: Sequence[str]
             rank=rank,
             node=error.node,
             method="__init__",
+        )
+    if isinstance(error, Unread):
+        return WorkerStartError(
+            f"the arguments of {request.user_class.__name__}(...) could not be unpickled on a worker of group "
+            f"{request.group}: {error.reason}; what they are made of must be importable there too, and must not raise "
+            f"when it is unpickled",
+            group=request.group,
+            method="__init__",
+            traceback_text=error.trace,
         )
     if isinstance(error, WorkerStartError) and not error.node and 0 <= error.rank < len(names):
         error.node = request.placement.slots[error.rank].node

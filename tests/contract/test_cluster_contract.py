@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ import pytest
 from core.cluster import Cluster, Outcome, Placement, ReserveRequest, SpawnRequest
 from core.cluster.fetching import fetch, is_ref
 from core.cluster.local import LocalCluster
+from core.cluster.unread import Unread
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError, WorkerMethodError
-from tests.cluster_actors import Awaiting, Echo, Stillborn
+from tests.cluster_actors import Awaiting, Echo, Rooted, Stillborn
 
 Spawn = Callable[..., Any]
 
@@ -175,6 +177,23 @@ def test_an_error_keeps_its_type_fields_and_cause(cluster: Cluster, actor: Any) 
         assert (error.message, error.group, error.rank, error.method) == ("it went wrong", "g", 3, "m")
         assert isinstance(error.__cause__, KeyError)
     assert result(cluster, actor, "_podium_echo") == ((), {})
+
+
+def test_what_cannot_be_unpickled_is_told_with_the_side_and_the_code_that_raised(cluster: Cluster, actor: Any) -> None:
+    for arguments in ((Rooted(),), (cluster.put(Rooted()),)):
+        with pytest.raises(
+            Unread, match=r"KeyError: 'cannot live here', in .*__setstate__ \(cluster_actors.py"
+        ) as caught:
+            result(cluster, actor, "_podium_echo", *arguments)
+        assert caught.value.on_worker
+    submitted = cluster.submit(actor, "_podium_rooted", (), {})
+    with pytest.raises(Unread, match=r"in Rooted.__setstate__ \(cluster_actors.py") as caught:
+        cluster.fetch([submitted.result], 60)
+    assert (type(caught.value.cause), caught.value.on_worker) == (KeyError, False)
+    assert cluster.fetch([submitted.receipt], 60) == [b"receipt"]
+    told: queue.Queue[Outcome] = queue.Queue()
+    cluster.on_ready(submitted.result, told.put)
+    assert isinstance(told.get(timeout=30).error, Unread)
 
 
 def test_the_first_error_ends_a_fetch_while_others_still_run(cluster: Cluster, spawn: Spawn, actor: Any) -> None:

@@ -11,8 +11,10 @@ import torch
 
 from core import DataProto, Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 from core.controller import Controller
-from core.errors import PoolSpecError, RegistrationError, ShareError, UsageError, WorkerMethodError
+from core.errors import PoolSpecError, RegistrationError, ShareError, UsageError, WorkerMethodError, WorkerStartError
+from core.events import RankFinished
 from core.testing import local_controller
+from tests.cluster_actors import Rooted
 
 
 class _Mute(Exception):
@@ -59,6 +61,16 @@ class Odd(Worker):
     def lock_later(self, batch: DataProto) -> Any:
         """Return what cannot be pickled."""
         return threading.Lock()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def rooted(self) -> Any:
+        """Return what the driver cannot unpickle, on rank 1."""
+        return Rooted() if self.rank == 1 else None
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def rooted_later(self, batch: DataProto) -> Any:
+        """Return what the driver cannot unpickle, on rank 2."""
+        return Rooted() if self.rank == 2 else batch
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take(self, value: object, more: object = None) -> None:
@@ -113,7 +125,7 @@ def test_a_result_that_cannot_be_pickled_is_told_with_method_and_rank() -> None:
         group = odd_group()
         with pytest.raises(WorkerMethodError, match=r"the result of Odd.lock on rank 1 .*cannot pickle '_thread.lock'"):
             group.lock()
-        with pytest.raises(WorkerMethodError, match=r"the result of Odd.lock_later on a rank .*cannot pickle"):
+        with pytest.raises(WorkerMethodError, match=r"the result of Odd.lock_later on rank \d .*cannot pickle"):
             group.lock_later(DataProto.from_dict({"x": torch.arange(4)})).get()
 
 
@@ -126,6 +138,36 @@ def test_an_argument_that_cannot_be_pickled_is_named() -> None:
         with pytest.raises(ShareError, match=r"argument more of Odd.take is a generator that cannot be sent"):
             group.take(1, more=(number for number in range(3)))
         assert group.double(1) == [2] * 4
+
+
+def test_a_result_that_the_driver_cannot_unpickle_is_told_as_that() -> None:
+    with local_controller() as (_, observer):
+        group = odd_group()
+        said = r"Odd.rooted ran on rank 1, but the driver cannot unpickle .*'cannot live here', in Rooted.__setstate__"
+        with pytest.raises(WorkerMethodError, match=said) as caught:
+            group.rooted()
+        assert (caught.value.group, caught.value.rank, caught.value.method) == ("Odd", 1, "rooted")
+        assert "__setstate__" in caught.value.traceback_text
+        assert isinstance(caught.value.__cause__, KeyError)
+        with pytest.raises(WorkerMethodError, match=r"Odd.rooted_later ran on rank 2, but the driver cannot unpickle"):
+            group.rooted_later(DataProto.from_dict({"x": torch.arange(4)})).get()
+        assert group.double(1) == [2] * 4
+        # Each rank's part of the calls has come to an end in the record.
+        assert len([one for one in observer.of(RankFinished) if one.call_id == 1]) == 4
+
+
+def test_arguments_that_a_worker_cannot_unpickle_are_told_as_that() -> None:
+    with local_controller():
+        group = odd_group()
+        said = r"rank \d could not unpickle the arguments of Odd.take, which has not run: KeyError: 'cannot live here'"
+        with pytest.raises(WorkerMethodError, match=said) as caught:
+            group.take(Rooted())
+        assert caught.value.rank in range(4)
+        assert caught.value.method == "take"
+        assert group.double(1) == [2] * 4
+        said = r"the arguments of Odd\(...\) could not be unpickled on a worker of group .*'cannot live here'"
+        with pytest.raises(WorkerStartError, match=said):
+            RayWorkerGroup([1], RayClassWithInitArgs(Odd, Rooted()))
 
 
 @pytest.mark.parametrize("n_rows", [1, 3, 5, 6, 8])
