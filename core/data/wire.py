@@ -12,6 +12,7 @@ device that the receiver lacks comes back on the CPU. The format is in the paylo
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from pickle import PickleBuffer
@@ -223,7 +224,7 @@ def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.
     """Build the tensor again from what ``serialize_single_tensor`` gave; it never shares read-only memory.
 
     Raises:
-        BatchError: The dtype is none of torch's.
+        BatchError: The dtype is none of torch's, or there are no bytes.
     """
     name, shape, raw = parts
     dtype = getattr(torch, name, None)
@@ -231,6 +232,8 @@ def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.
         raise BatchError(f"{name!r} is not a dtype of torch {torch.__version__}; the sender runs another version")
     array = raw if isinstance(raw, np.ndarray) else np.frombuffer(raw, dtype=np.uint8)
     if array.size == 0:
+        if math.prod(shape):
+            raise BatchError(f"a tensor of shape {tuple(shape)} has come without its bytes")
         return torch.empty(shape, dtype=dtype)
     array = received_memory(array)
     if array.__array_interface__["data"][0] % dtype.itemsize:

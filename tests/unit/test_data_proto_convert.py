@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from core.data import DataProto, wire
+from core.data import DataProto
 from core.errors import BatchError
 
 
@@ -144,53 +144,6 @@ def test_a_file_that_would_run_code_is_not_read_unless_trusted(tmp_path: Path) -
     DataProto(meta_info={"x": Evil()}).save_to_disk(path)
     with pytest.raises(BatchError, match=r"holds a posix.system"):
         DataProto.load_from_disk(path)
-
-
-class Made:
-    """Pickles as a part of the wire format with what its writer likes in it."""
-
-    def __init__(self, name: str, *parts: Any) -> None:
-        self.name, self.parts = name, parts
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr(wire, self.name), self.parts
-
-
-def ones(n: int) -> Made:
-    """Make the tensor of so many ones."""
-    return Made("_dense", "float32", (n,), np.ones(n, np.float32).view(np.uint8), None)
-
-
-def numbers(*values: int) -> np.ndarray[Any, Any]:
-    """Return numbers as the bytes of a tensor."""
-    return np.array(values).view(np.uint8)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        Made("_sparse", Made("_dense", "int64", (1, 2), numbers(0, 1 << 22), None), ones(2), (3,)),
-        Made("_sparse", Made("_dense", "int64", (1, 2), numbers(-9, 1), None), ones(2), (3,)),
-        Made("_jagged", ones(3), Made("_dense", "int64", (3,), numbers(0, 2, 1 << 40), None), 1),
-        Made("_jagged", ones(3), Made("_dense", "int64", (3,), numbers(0, -2, 3), None), 1),
-        Made("_dense", "float32", (1 << 62,), np.zeros(0, np.uint8), None),
-        Made("_array", "<f9", (3,), "C", bytearray(27), False),
-    ],
-)
-def test_a_file_whose_parts_do_not_fit_together_is_damaged(made: Made, tmp_path: Path) -> None:
-    path = str(tmp_path / "batch.pkl")
-    DataProto(meta_info={"x": made}).save_to_disk(path)
-    with pytest.raises(BatchError, match="is damaged"):
-        DataProto.load_from_disk(path)
-
-
-def test_jagged_and_sparse_columns_of_any_shape_are_read_from_a_file(tmp_path: Path) -> None:
-    path = str(tmp_path / "batch.pkl")
-    loose = torch.nested.nested_tensor_from_jagged(torch.arange(9.0), offsets=torch.tensor([0, 2, 2, 7]))
-    DataProto.from_dict({"j": loose}, meta_info={"s": torch.eye(3).to_sparse()}).save_to_disk(path)
-    read = DataProto.load_from_disk(path)
-    assert [row.tolist() for row in read.batch["j"].unbind()] == [[0.0, 1.0], [], [2.0, 3.0, 4.0, 5.0, 6.0]]
-    assert torch.equal(read.meta_info["s"].to_dense(), torch.eye(3))
 
 
 def test_other_files_are_refused_and_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
