@@ -20,10 +20,11 @@ from core.control.newcomers import Newcomers
 from core.control.plans import Change, Mode
 from core.control.slots import known_slots, put_together, reserve_extras
 from core.control.world import look
-from core.errors import CallTimeoutError, PoolClosedError, StateError
+from core.errors import CallTimeoutError, PoolClosedError, StateError, WorkerMethodError
 from core.group import RayWorkerGroup
 from core.group.rebuild import check_up, hand_over, prepare, retire, save_state, switch
 from core.group.regroup import check_stays, regroup, take_back
+from core.group.survivors import without_the_dead
 from core.pool import PoolState, RayResourcePool
 from core.runtime import Runtime
 
@@ -58,6 +59,7 @@ class Undertaking:
         self._seen = {name: (pool.placement_if_any, _names(pool)) for name, pool in self._pools.items()}
         self._new = Newcomers(self._runtime, change, self._pools, self._groups, self._left_s)
         self._states: dict[str, tuple[Ref, ...]] = {}
+        self._dead: dict[str, tuple[int, ...]] = {}
         self._regrouped: list[str] = []
         self._retired = False
         self._switching = False
@@ -162,7 +164,9 @@ class Undertaking:
         for name, group in sorted(self._groups.items()):
             if name not in self._new.staying:
                 say(f"saving the state of {name}")
-                self._states[name] = save_state(group, self._left_s())
+                self._dead[name] = tuple(sorted(group.crew_for("save_state").dead))
+                has_way_back = self.change.mode is Mode.PREPARED
+                self._states[name] = save_state(group, self._left_s(), has_way_back)
         began = time.monotonic()
         if self.change.mode is not Mode.PREPARED:
             self._make_room(say)
@@ -174,7 +178,10 @@ class Undertaking:
                 check_up(group, prepared, self._left_s())
             if self._states[name]:
                 say(f"handing the state of {name} over")
-            hand_over(group, prepared, self._states[name], self._left_s())
+            try:
+                hand_over(group, prepared, self._states[name], self._left_s())
+            except WorkerMethodError as error:
+                raise without_the_dead(group, self._dead[name], error) from error.__cause__
         for name, regrouping in sorted(self._new.regroupings.items()):
             say(f"reconfiguring {name}")
             self._regrouped.append(name)

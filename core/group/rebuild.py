@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from core.cluster import ActorHandle, Placement, Ref
-from core.errors import CallTimeoutError, PoolClosedError, WorkerDiedError, WorkerError
+from core.errors import CallTimeoutError, PoolClosedError, WorkerDiedError
 from core.group.announce import announce_end, announce_rebuilt
 from core.group.start import Started, fetch_patiently, start_workers
+from core.group.survivors import check_survivors, handed_out, survivors_of
 from core.pool import RayResourcePool
 from core.runtime import Runtime
-from core.worker import Header, Keeping, keeping
+from core.worker import Header, Keeping, keeping, savers
 
 if TYPE_CHECKING:
     from core.group.worker_group import RayWorkerGroup
@@ -73,12 +75,15 @@ def abandon(group: RayWorkerGroup, prepared: Prepared) -> None:
             group._runtime.cluster.kill(actor)
 
 
-def save_state(group: RayWorkerGroup, timeout_s: float) -> tuple[Ref, ...]:
+def save_state(group: RayWorkerGroup, timeout_s: float, has_way_back: bool = True) -> tuple[Ref, ...]:
     """Ask every worker for its state; return the references by rank, empty for a stateless class.
 
-    The driver owns them: they outlive the workers, and their values do not come here.
+    The driver owns them: they outlive the workers, and their values do not come here. Where ranks are known to be dead
+    the others are asked, and None stands for theirs. ``has_way_back`` says that the old workers stay until the new ones
+    have taken the state over.
 
     Raises:
+        LiveStateError: Ranks are dead, and what the others hold is not enough, or may not be.
         WorkerError: ``save_state`` raised, or a worker is dead.
         CallTimeoutError: They were not done in time.
     """
@@ -86,6 +91,10 @@ def save_state(group: RayWorkerGroup, timeout_s: float) -> tuple[Ref, ...]:
     if keeping(root._class_args.user_class) is Keeping.STATELESS:
         return ()
     crew = root.crew_for("save_state")
+    if crew.dead:
+        check_survivors(root, crew, has_way_back)
+        with told(root, "save_state", crew.names, timeout_s):
+            return handed_out(crew, savers(root._class_args.user_class), survivors_of(crew), timeout_s)
     return tuple(ask_each(root, crew.actors, "_podium_run", (_SAVE,), timeout_s, crew.names))
 
 
@@ -178,21 +187,28 @@ def ask_each(
     """Run a hook on every worker and wait until all are done; return the references of what they returned."""
     cluster = root._runtime.cluster
     method = "save_state" if args == (_SAVE,) else entry.removeprefix("_podium_")
-    submitted = [cluster.submit(actor, entry, args, {}) for actor in actors]
-    try:
+    with told(root, method, names, timeout_s):
+        submitted = [cluster.submit(actor, entry, args, {}) for actor in actors]
         fetch_patiently(cluster, [one.receipt for one in submitted], time.monotonic() + timeout_s)
+    return [one.result for one in submitted]
+
+
+@contextmanager
+def told(root: RayWorkerGroup, method: str, names: Sequence[str], timeout_s: float) -> Iterator[None]:
+    """Say of a worker that dies in a hook who it was, and of one that is not done in time in which hook."""
+    try:
+        yield
     except WorkerDiedError as error:
         raise died_in(root, method, names, error) from None
-    except WorkerError:
+    except CallTimeoutError:
         raise
     except TimeoutError:
         raise CallTimeoutError(
-            f"{method} of {root.name} was not done on all {len(actors)} ranks after {timeout_s:.1f} s",
+            f"{method} of {root.name} was not done on all {len(names)} ranks after {timeout_s:.1f} s",
             group=root.name,
             method=method,
             timeout_s=timeout_s,
         ) from None
-    return [one.result for one in submitted]
 
 
 def died_in(root: RayWorkerGroup, method: str, names: Sequence[str], error: WorkerDiedError) -> WorkerDiedError:

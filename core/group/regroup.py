@@ -115,7 +115,10 @@ def check_stays(group: RayWorkerGroup, regrouping: Regrouping | None, timeout_s:
         raise StateError(
             f"group {root.name} was restarted since this change was prepared; ask again", state="restarted"
         )
-    ask_each(root, crew.actors, "_podium_ping", (), timeout_s, crew.names)
+    # A process that is to end anyhow may be gone already.
+    asked = [old for _, old in kept] or list(range(crew.world_size))
+    actors, names = [crew.actors[old] for old in asked], [crew.names[old] for old in asked]
+    ask_each(root, actors, "_podium_ping", (), timeout_s, names)
 
 
 def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> Prepared:

@@ -23,8 +23,9 @@ from core.group.evidence import NODE_DIED
 from core.group.inflight import ranks_in_words
 from core.group.moved import slots_after
 from core.group.rebuild import Prepared, abandon, check_up, hand_over, prepare, retire, root_of, switch
+from core.group.survivors import handed_out, survivors_of
 from core.runtime import OnDeath
-from core.worker import Header, Keeping, ReplicatedState, keeping, savers, unkept
+from core.worker import Keeping, keeping, savers, unkept
 
 if TYPE_CHECKING:
     from core.group.worker_group import RayWorkerGroup
@@ -166,10 +167,10 @@ def _saved(root: RayWorkerGroup, crew: Crew) -> _Saved:
     kept, anew = savers(user_class), unkept(user_class)
     if not kept:
         return _Saved(lost=f"{' and '.join(anew)} {'have' if len(anew) > 1 else 'has'} no save_state and load_state")
-    survivors = [rank for rank in range(crew.world_size) if rank not in crew.dead]
+    survivors = survivors_of(crew)
     while survivors:
         try:
-            return _Saved(_handed_out(crew, kept, survivors), anew=anew)
+            return _Saved(handed_out(crew, kept, survivors, STATE_S), anew=anew)
         except TimeoutError:
             who = ranks_in_words(survivors)
             return _Saved(lost=f"{who} did not hand it out within {STATE_S:g} s, still in a call")
@@ -181,27 +182,6 @@ def _saved(root: RayWorkerGroup, crew: Crew) -> _Saved:
         except PodiumError as error:
             return _Saved(lost=f"save_state failed: {_first_line(error)}")
     return _Saved(lost="nobody survived")
-
-
-def _handed_out(crew: Crew, kept: Sequence[type], survivors: Sequence[int]) -> tuple[Ref, ...]:
-    """Return the states of all ranks, None for those that are dead.
-
-    Raises:
-        TimeoutError: Some did not answer in time.
-        WorkerDiedError: A survivor is none any more.
-        WorkerMethodError: ``save_state`` raised.
-    """
-    replicas = [issubclass(one, ReplicatedState) for one in kept]
-    # Of replicas the first survivor's stands for all of them; the others hand out what is theirs alone.
-    asked = survivors[:1] if all(replicas) else survivors
-    cluster, submitted = crew.cluster, {}
-    for rank in asked:
-        method = "save_replica" if any(replicas) and rank == asked[0] else "save_state"
-        header = Header(method, -1, 0, False, "").pack()
-        submitted[rank] = cluster.submit(crew.actors[rank], "_podium_run", (header,), {})
-    cluster.fetch([one.receipt for one in submitted.values()], STATE_S)
-    nothing = cluster.put(None)
-    return tuple(submitted[rank].result if rank in submitted else nothing for rank in range(crew.world_size))
 
 
 def _first_line(error: BaseException) -> str:

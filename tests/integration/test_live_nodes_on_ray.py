@@ -30,7 +30,7 @@ from core.errors import PlacementError, WorkerDiedError
 from core.pool import PoolState
 from core.runtime import Runtime, connect_to_ray
 from tests.live_walk import eventually
-from tests.live_workers import Ring, Stateless
+from tests.live_workers import Enduring, Learning, Ring, Stateless
 from tests.warm_workers import warm_workers
 
 pytestmark = [
@@ -243,13 +243,17 @@ def test_a_node_that_goes_away_while_the_change_waits_for_the_driver(late: Nodes
         assert eventually(lambda: len(standing()) == 1)
 
 
-def test_a_pool_can_be_shrunk_off_a_node_that_is_gone(late: Nodes) -> None:
+@pytest.mark.parametrize("kind", [Stateless, Enduring, Learning])
+def test_a_pool_can_be_shrunk_off_a_node_that_is_gone(late: Nodes, kind: type) -> None:
     with large_pool() as pool:
-        group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix="rollout")
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(kind), name_prefix="rollout", on_death="raise")
         pool.resize([3, 2])
+        held = group.add(3)[:3] if kind is Enduring else group.digest()[:3] if kind is Learning else None
         late.leave()
         with pytest.raises(WorkerDiedError):
             group.place()
+        assert eventually(lambda: group.crew_for("place").dead == {3, 4})
         pool.resize([3])
         assert group.place() == [(rank, 3) for rank in range(3)]
+        assert held == (group.add(0) if kind is Enduring else group.digest() if kind is Learning else None)
         assert eventually(lambda: len(standing()) == 1)

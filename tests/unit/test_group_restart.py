@@ -24,6 +24,7 @@ from core.errors import UsageError, WorkerDiedError, WorkerStartError
 from core.events import CallStarted, GroupRebuilt, Notice, WorkerEnded, WorkerStarted
 from core.group import restart
 from core.group.rebuild import Prepared, hand_over
+from core.group.survivors import handed_out
 from core.testing import RecordingObserver, local_controller
 from core.worker.live import ReplicatedState
 
@@ -305,12 +306,11 @@ def test_a_survivor_that_died_unheard_is_done_without(seen: RecordingObserver, m
     one.add()
     kill(one, 0, seen)
 
-    def dying(crew: Any, kept: Any, survivors: list[int]) -> Any:
+    def dying(crew: Any, kept: Any, survivors: list[int], timeout_s: float) -> Any:
         crew.actors[1].kill()
-        return handed_out(crew, kept, survivors)
+        return handed_out(crew, kept, survivors, timeout_s)
 
-    handed_out = restart._handed_out
-    monkeypatch.setattr(restart, "_handed_out", dying)
+    monkeypatch.setattr(restart, "handed_out", dying)
     assert one.add() == [(0, 2), (1, 2), (2, 2)]
     assert seen.of(GroupRebuilt)[-1].reason.endswith("with the survivors' state")
 
