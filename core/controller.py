@@ -100,10 +100,11 @@ class Controller:
         """Yield ``total`` steps and mark their borders in the record.
 
         Raises:
-            UsageError: ``total`` is negative.
+            UsageError: ``total`` is negative, or a worker on the local cluster asks.
         """
         if total < 0:
             raise UsageError(f"a run cannot have {total} steps")
+        runtimes.refuse_workers("steps")
         runtime = self.runtime
         for index in range(1, total + 1):
             step = Step(index, total)

@@ -239,6 +239,19 @@ class Runtime:
                 self._cluster = None
 
 
+def refuse_workers(what: str) -> None:
+    """Refuse what is the driver's to a worker that shares its process: on Ray it would have no driver's to ask.
+
+    Raises:
+        UsageError: This is a worker on the local cluster.
+    """
+    if shares_a_process():
+        raise UsageError(
+            f"{what} is the driver's: a worker on the local cluster only shares its process; return what the driver is "
+            f"to decide by, and call it there"
+        )
+
+
 def checked_name(name: str, what: str) -> str:
     """Return a name of a pool or a group as it is: it stands in tables, addresses of the REST interface and commands.
 

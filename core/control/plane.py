@@ -19,7 +19,7 @@ from core.control.undertaking import Undertaking
 from core.control.world import look
 from core.errors import CallTimeoutError, GenerationConflictError, StateError, UnknownNameError
 from core.pool import PoolState, RayResourcePool
-from core.runtime import Runtime
+from core.runtime import Runtime, refuse_workers
 
 T = TypeVar("T")
 _CLUSTER_ANSWERS_S = 20.0
@@ -87,6 +87,7 @@ class RuntimeControl:
 
     def submit(self, command: Command) -> Operation:
         """Take a command; errors as in ``ControlPlane``."""
+        refuse_workers(f"{type(command).__name__} of a pool")
         if isinstance(command, (Pause, Resume)):
             with self._lock:
                 self._check_generations(command)
@@ -108,6 +109,7 @@ class RuntimeControl:
         Raises:
             PodiumError: It was refused, as ``submit`` does, or it failed: everything is as it was then.
         """
+        refuse_workers(f"{type(command).__name__} of a pool")
         if isinstance(command, (Pause, Resume)):
             return self.submit(command)
         self.at_safe_point()

@@ -53,8 +53,8 @@ def check_survivors(root: RayWorkerGroup, crew: Crew, has_way_back: bool) -> Non
         raise _lost(
             root,
             f"{ranks_in_words(sorted(crew.dead))} of group {root.name} died, and there is no room for new workers "
-            "beside the survivors, who would be ended before it shows whether load_state can do without its state; give the "
-            "pool room (max_colocate_count)",
+            "beside the survivors, who would be ended before it shows whether load_state can do with their state; "
+            "give the pool room (max_colocate_count)",
         )
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import core
-from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 from core import runtime as runtimes
+from core.control import Resize
 from core.controller import Controller
 from core.errors import UsageError
 from core.events import CallStarted, StepFinished, StepStarted
@@ -25,6 +26,39 @@ def test_steps_are_numbered_from_one_and_marked_in_the_record(local: Local) -> N
     seen = local[1]
     assert [(event.index, event.total) for event in seen.of(StepStarted)] == [(1, 3), (2, 3), (3, 3)]
     assert [event.index for event in seen.of(StepFinished)] == [1, 2, 3]
+
+
+class Steering(Worker):
+    """Does in a worker what is the driver's."""
+
+    stateless = True
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take(self, what: str) -> object:
+        """Count steps, or change the pool."""
+        controller = Controller.current()
+        match what:
+            case "steps":
+                return len(list(core.steps(2)))
+            case "resize":
+                return controller.resize("pool", [2])
+            case "pause":
+                return controller.pause("pool")
+            case _:
+                return controller.plane.submit(Resize("pool", "ada", (2,)))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("steps", "steps is"), ("resize", "Resize of"), ("pause", "Pause of"), ("submit", "Resize of")]
+)
+def test_a_worker_that_shares_the_drivers_process_does_not_steer_it(local: Local, what: str, said: str) -> None:
+    group = RayWorkerGroup(RayResourcePool([1], name_prefix="pool"), RayClassWithInitArgs(Steering))
+    with pytest.raises(UsageError, match=rf"{said}.* the driver's: a worker on the local cluster"):
+        group.take(what)
+    assert local[1].of(StepStarted) == []
+    assert local[0].plane.operations() == ()
+    group.resource_pool.resize([2])
+    assert group.world_size == 2
 
 
 def test_a_loop_within_a_step_gives_the_step_back_and_one_that_ends_late_takes_none(local: Local) -> None:
