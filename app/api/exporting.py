@@ -17,6 +17,7 @@ from web.calls import CallPage
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
 from web.report import render_report
+from web.source import Run
 
 router = APIRouter(prefix="/export", responses=PROBLEMS)
 MOST_CALLS = 100_000
@@ -52,7 +53,8 @@ async def window(has: With, asked: Annotated[TimelineAsked, Query()]) -> Respons
     """Send a window of the run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing."""
 
     def ask() -> Response:
-        found = has.source.spans(asked.from_ms, asked.to_ms)
+        from_ms, to_ms = _within(has.source.run(), asked)
+        found = has.source.spans(from_ms, to_ms)
         if found is None:
             detail = (
                 "more than 20,000 spans, or spans that were pruned, are in this window; ask for a shorter one: from, to"
@@ -61,6 +63,25 @@ async def window(has: With, asked: Annotated[TimelineAsked, Query()]) -> Respons
         return json_answer(trace(found, has.source.run().name), headers=_attached("trace.json"))
 
     return await has.reads.ask(ask)
+
+
+def _within(run: Run, asked: TimelineAsked) -> tuple[float | None, float | None]:
+    """Return the window that is asked for without what lies before the run.
+
+    Raises:
+        ProblemError: Nothing of the run is in it.
+    """
+    from_ms, to_ms = asked.from_ms, asked.to_ms
+    first_ms, last_ms = from_ms or 0.0, run.duration_ms if to_ms is None else to_ms
+    if from_ms is not None and to_ms is not None and to_ms <= from_ms:
+        detail = f"to={to_ms:g} is not after from={from_ms:g}: both are milliseconds since the run's start"
+    elif last_ms < 0 or first_ms > run.duration_ms:
+        detail = (
+            f"the run lasted from 0 to {run.duration_ms:,.0f} ms, and nothing of it is from {first_ms:g} to {last_ms:g}"
+        )
+    else:
+        return None if from_ms is None else max(from_ms, 0.0), to_ms
+    raise ProblemError(Problem(422, "cannot-work", "No such window", detail))
 
 
 @router.get("/report.html", operation_id="export_report", tags=["export"], dependencies=[Depends(no_query)])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.api import exporting
-from tests.app_doubles import House, check_problem, get, some_call
+from tests.app_doubles import House, MemorySource, check_problem, get, some_call
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL
 from web.calls import CallRow
@@ -60,6 +60,34 @@ def test_a_window_that_holds_too_much_is_refused_in_words() -> None:
     answer = get("/export/trace.json?from=0&to=1000")
     assert answer.headers["content-disposition"] == 'attachment; filename="podium-trace.json"'
     assert any(event["name"] == "rollout.generate" for event in answer.json()["traceEvents"])
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("from=5&to=2", "to=2 is not after from=5"),
+        ("from=5&to=5", "to=5 is not after from=5"),
+        ("to=-5", "nothing of it is from 0 to -5"),
+        ("from=-9&to=-5", "nothing of it is from -9 to -5"),
+        ("from=1e11", "the run lasted from 0 to "),
+    ],
+)
+def test_a_window_that_there_is_not_is_told_with_the_numbers(query: str, said: str) -> None:
+    assert said in check_problem(get(f"/export/trace.json?{query}"), 422, "cannot-work")["detail"]
+
+
+def test_what_a_window_has_before_the_run_is_left_away() -> None:
+    asked: list[tuple[float | None, float | None]] = []
+
+    class Watched(MemorySource):
+        def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
+            asked.append((from_ms, to_ms))
+            return super().spans(from_ms, to_ms)
+
+    assert get("/export/trace.json?from=-20&to=10", House(Watched())).status_code == 200
+    get("/export/trace.json?from=-1", House(Watched()))
+    get("/export/trace.json", House(Watched()))
+    assert asked == [(0.0, 10.0), (0.0, None), (None, None)]
 
 
 def sample_trace() -> list[dict[str, Any]]:
