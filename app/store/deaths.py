@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from app.store.models import Death, Worker
+from app.store.texts import LINE, MESSAGE, TRACEBACK, bounded, bounded_end
 from app.store.totals import LaneRow
 from core.events import DeathReport, RankState, WorkerEnded
 
@@ -32,15 +33,15 @@ def death_row(death_id: int, event: WorkerEnded, started_ns: int, lane: LaneRow,
         role=report.role,
         worker=report.worker,
         actor_id=report.actor_id,
-        cause=report.cause,
+        cause=bounded(report.cause, LINE),
         signal=report.signal,
         exit_code=report.exit_code,
         oom=report.oom,
-        evidence=_lines(report.evidence),
+        evidence=bounded(_lines(report.evidence), MESSAGE),
         memory_bytes=report.memory_bytes,
         memory_limit_bytes=report.memory_limit_bytes,
         others=pack_others(report.others),
-        log_tail=_lines(report.log_tail),
+        log_tail=bounded_end(_lines(report.log_tail), TRACEBACK),
         policy=report.policy,
         method=event.method,
         call_id=event.call_id,

@@ -31,7 +31,7 @@ from app.store.models import (
 )
 from app.store.places import Places
 from app.store.sql import column_names, field_names, insert_or_ignore, upsert
-from app.store.texts import LINE, bounded
+from app.store.texts import LINE, NAME, bounded
 from app.store.totals import SPAN_COLUMNS, LaneRow, MethodRow, OpenCall, Totals
 from core.events import (
     CallAwaited,
@@ -293,7 +293,7 @@ class Ledger:
             raise LookupError(f"step {event.index} ended, but its start was not recorded")
         step.ended_ns = event.at_ns - self._started_ns
         self._steps_changed[step.id] = step
-        self._metrics.extend((step.id, name, float(value)) for name, value in event.metrics)
+        self._metrics.extend((step.id, bounded(name, NAME), float(value)) for name, value in event.metrics)
 
     def _operation_changed(self, event: OperationChanged) -> None:
         self._seen(event.at_ns)
@@ -324,7 +324,7 @@ class Ledger:
                 event.target,
                 event.expected_generation,
                 event.outcome,
-                event.detail,
+                bounded(event.detail, LINE),
                 event.operation_id,
             )
         )

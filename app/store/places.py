@@ -23,6 +23,7 @@ from app.store.models import (
     WorkerGroup,
 )
 from app.store.sql import column_names, table_of, upsert
+from app.store.texts import LINE, MESSAGE, bounded
 from app.store.totals import LaneRow, MethodRow
 from core.events import (
     GroupClosed,
@@ -158,7 +159,8 @@ class Places:
     def pool_state_changed(self, event: PoolStateChanged) -> None:
         """Keep the state a pool moved to."""
         pool = self.pool(event.pool)
-        pool.state, pool.generation, pool.reason = event.state, event.generation, event.reason
+        pool.state, pool.generation = event.state, event.generation
+        pool.reason = bounded(event.reason, LINE)
         pool.updated_ns = event.at_ns - self._started_ns
         self._put(pool.id, pool)
         if (pool.id, pool.generation) not in self._generations:
@@ -285,7 +287,8 @@ class Places:
             self._waiting_since_ns.setdefault(operation.id, at_ns)
         operation.state, operation.updated_ns = event.state, at_ns
         operation.before, operation.after = event.before or operation.before, event.after or operation.after
-        operation.error, operation.progress = event.error, event.progress or operation.progress
+        operation.error = bounded(event.error, MESSAGE)
+        operation.progress = bounded(event.progress, LINE) or operation.progress
         operation.plan = event.plan or operation.plan
         operation.stand_still_ns = event.stand_still_ns or operation.stand_still_ns
         self._put(operation.id, operation)
@@ -315,7 +318,7 @@ class Places:
             generation=generation,
             at_ns=at_ns - self._started_ns,
             world_size=group.world_size,
-            reason=reason,
+            reason=bounded(reason, LINE),
         )
         self._put(row.id, row)
 
@@ -331,7 +334,7 @@ class Places:
         self._put(death.id, death)
 
     def _end(self, worker: Worker, state: str, ended_ns: int, reason: str) -> None:
-        worker.state, worker.ended_ns, worker.reason = state, ended_ns, reason
+        worker.state, worker.ended_ns, worker.reason = state, ended_ns, bounded(reason, LINE)
         self._put(worker.id, worker)
 
     def _put(self, key: int, row: Record) -> None:

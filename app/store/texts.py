@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# A line in the list of events; the message and the traceback of a call's error.
-LINE, MESSAGE, TRACEBACK = 4_000, 16_000, 64_000
+# A metric's name; a line in the list of events, or a reason; the message and the traceback of an error.
+NAME, LINE, MESSAGE, TRACEBACK = 200, 4_000, 16_000, 64_000
 
 
 def bounded(text: str, most: int) -> str:

@@ -16,11 +16,14 @@ from app.store.models import Pool, Worker, WorkerGroup
 from app.store.sql import column_names
 from core.events import (
     CallAwaited,
+    DeathReport,
     ErrorFacts,
     Event,
     GroupClosed,
+    GroupRebuilt,
     Notice,
     OperationChanged,
+    PoolStateChanged,
     StepFinished,
     StepStarted,
     WorkerEnded,
@@ -278,3 +281,40 @@ def test_rows_of_places_have_a_value_for_every_column(model: type[Any]) -> None:
     batch = Ledger(START_NS).take(people())
     for row in rows(batch, str(model.__tablename__)):
         assert tuple(row) == column_names(model)
+
+
+def test_a_text_of_megabytes_is_cut_in_every_table_with_how_much() -> None:
+    long = "x" * 1_000_000
+    report = DeathReport("Actor", "w", "id", long, evidence=(long, long), log_tail=(long, f"{long}the end"))
+    told = [
+        *people(),
+        Notice(at(1), "error", long),
+        PoolStateChanged(at(1), "train", "failed", 2, long),
+        GroupRebuilt(at(1), "actor", "train", 2, 1, long),
+        WorkerEnded(at(2), "actor", 1, True, long, report=report),
+        OperationChanged(at(3), "op-1", "resize", "train", "failed", "ada", None, error=long, progress=long),
+        StepStarted(at(4), 1, 2),
+        StepFinished(at(5), 1, ((long, 1.0),)),
+        started(1, 6),
+        finished(1, 7, status="error")._replace(error=ErrorFacts("ValueError", long, long)),
+        AuditFacts(at(8), "control", "", "", "", "pause", "train", None, "refused", detail=long),
+    ]
+    batch = Ledger(START_NS).take(told, closing=True)
+    texts = [value for _, values in batch.statements for row in values for value in row if isinstance(value, str)]
+    cut = [text for text in texts if "characters were cut)" in text]
+    assert max(map(len, texts)) < 70_000
+    for table in (
+        "event",
+        "pool",
+        "group_generation",
+        "worker",
+        "death",
+        "operation",
+        "step_metric",
+        "call",
+        "audit_entry",
+    ):
+        assert any(value in cut for row in rows(batch, table) for value in row.values()), table
+    (death,) = rows(batch, "death")
+    assert death["log_tail"].endswith("the end")
+    assert death["cause"].endswith("(996,000 more characters were cut)")
