@@ -256,11 +256,14 @@ def checked_name(name: str, what: str) -> str:
     """Return a name of a pool or a group as it is: it stands in tables, addresses of the REST interface and commands.
 
     Raises:
-        UsageError: It is empty, too long, or has characters that nobody could read or type.
+        UsageError: It is empty, too long, one or two dots, or has characters that nobody could read or type.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable() or name != name.strip():
+    fits = isinstance(name, str) and 1 <= len(name) <= _MAX_NAME and name.isprintable() and name == name.strip()
+    # In an address these two stand for other places, however they are written.
+    if not fits or name in {".", ".."}:
         raise UsageError(
-            f"{name!r} is no name for {what}; use 1 to {_MAX_NAME} printable characters, with no space at either end"
+            f"{name!r} is no name for {what}; use 1 to {_MAX_NAME} printable characters, with no space at either end, "
+            f"and more than dots"
         )
     return name
 

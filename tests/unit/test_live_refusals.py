@@ -106,7 +106,7 @@ def test_a_worker_in_the_drivers_process_does_not_make_the_drivers_change(local:
     assert group.world_size == 1
 
 
-@pytest.mark.parametrize("name", [" actor", "actor ", "two\nlines", "a\x00b", "x" * 101])
+@pytest.mark.parametrize("name", [" actor", "actor ", "two\nlines", "a\x00b", "x" * 101, ".", ".."])
 def test_pools_and_groups_have_names_that_can_be_read_and_typed(local: Local, name: str) -> None:
     with pytest.raises(UsageError, match="is no name for a pool; use 1 to 100 printable characters"):
         RayResourcePool([1], name_prefix=name)
