@@ -229,6 +229,46 @@ def test_the_bar_of_every_page_says_when_the_run_is_held(driver: Driver, visit: 
     until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
 
 
+def said(*events: tuple[str, dict[str, object]]) -> str:
+    """Return the body of a stream that ends after ``events``."""
+    return "".join(f"event: {name}\ndata: {json.dumps(told)}\n\n" for name, told in events)
+
+
+WAITING: dict[str, object] = {"id": "op-gone", "state": "waiting_for_safe_point"}
+
+
+def test_the_bar_forgets_a_change_that_was_over_before_the_stream_came_back(driver: Driver, visit: Watched) -> None:
+    page, heard = visit.page, len(visit.complaints)
+    body = said(("tick", {"seq": 1, "state": "running"}), ("operation", WAITING))
+    # The stream says so once and breaks; the next is the server's own, which knows of no such change.
+    page.route(
+        "**/api/v1/stream",
+        lambda route: route.fulfill(body=body, headers={"Content-Type": "text/event-stream"}),
+        times=1,
+    )
+    go(visit, driver, "/pools")
+    pill = page.locator(".bar [data-state-pill]")
+    until(lambda: pill.inner_text() == "waiting for safe point", "the bar to say that a change waits", 20)
+    until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
+    del visit.complaints[heard:]
+
+
+def test_the_bar_asks_for_itself_while_there_is_no_stream(driver: Driver, visit: Watched) -> None:
+    page, heard, items = visit.page, len(visit.complaints), [WAITING]
+    page.route("**/api/v1/stream", lambda route: route.fulfill(status=503))
+    page.route("**/api/v1/operations?*", lambda route: route.fulfill(json={"items": items, "next_cursor": None}))
+    try:
+        go(visit, driver, "/pools")
+        pill = page.locator(".bar [data-state-pill]")
+        until(lambda: pill.inner_text() == "waiting for safe point", "the bar to say that a change waits", 20)
+        items.clear()
+        until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
+    finally:
+        page.unroute_all()
+    # The browser complains of the stream that was refused.
+    del visit.complaints[heard:]
+
+
 @pytest.mark.parametrize(
     ("path", "link", "name"),
     [

@@ -1,5 +1,6 @@
 // What every page has: theme, live or frozen, connection, recorder strip, help, keys.
 
+import { read } from "./api.js";
 import { $, $$, cssWord, setText } from "./dom.js";
 import { bytesSize, count, duration, sinceStart } from "./format.js";
 import { stream } from "./stream.js";
@@ -70,6 +71,7 @@ function showTheme() {
 
 /** What the pill is made of: web/pill.py does the same with what the record says. */
 const WAITING = "waiting_for_safe_point";
+const N_OPERATIONS = 20;
 const known = {
   run: $(".run")?.dataset.runState ?? "",
   waiting: new Set(($(".run")?.dataset.waiting ?? "").split(" ").filter(Boolean)),
@@ -97,6 +99,28 @@ function knowOperation({ id, state }) {
 function knowPool({ name, state }) {
   known.pools.set(name, state);
   showState();
+}
+
+/** Nothing is known of pools and operations any more: what went while nobody listened is not told. */
+function forget() {
+  known.pools.clear();
+  known.waiting.clear();
+}
+
+/** Without a stream nobody tells: ask for what the pill is made of. */
+async function askState() {
+  try {
+    const [run, pools, operations] = await Promise.all([
+      read("/runs/current"), read("/resource-pools"), read("/operations", { limit: N_OPERATIONS }),
+    ]);
+    if (!stream.polling) return;
+    forget();
+    for (const { name, state } of pools.items) known.pools.set(name, state);
+    for (const { id, state } of operations.items) if (state === WAITING) known.waiting.add(id);
+    showState(run.state);
+  } catch {
+    // The server is silent: the page says so, and the pill stays as it was.
+  }
 }
 
 const RECORDER_TEXT = {
@@ -165,9 +189,9 @@ function start() {
   setInterval(() => lostSince && showConnection(), 1000);
   stream.addEventListener("tick", ({ detail }) => {
     if (detail.state) showState(detail.state);
-    // After a while away: the pools that there are come next, and those that went meanwhile do not.
-    else known.pools.clear();
+    else if (stream.polling) askState();
   });
+  stream.addEventListener("open", forget);
   stream.addEventListener("pool", ({ detail }) => knowPool(detail));
   stream.addEventListener("operation", ({ detail }) => knowOperation(detail));
   stream.addEventListener("end", ({ detail }) => {

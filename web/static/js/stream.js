@@ -1,6 +1,6 @@
 // What happens at the server, as events: "tick" when something was recorded, "pool", "operation", "end", and
-// "connection" with {ok, sinceMs, why}. A hidden tab holds no connection. After three failures the ticks come from
-// polling, while the stream is tried again now and then.
+// "connection" with {ok, sinceMs, why}; "open" when all that there is will be told anew. A hidden tab holds no
+// connection. After three failures the ticks come from polling, while the stream is tried again now and then.
 
 import { root } from "./dom.js";
 
@@ -56,6 +56,7 @@ class Stream extends EventTarget {
       this.#failures = 0;
       this.#stopPolling();
       this.answered(true);
+      this.#tell("open", {});
     };
     source.onerror = () => this.#failed(source);
     for (const name of NAMES) {
