@@ -90,7 +90,10 @@ class Nodes:
 def cluster() -> Iterator[Nodes]:
     """Two nodes, and this driver on them."""
     folder = tempfile.mkdtemp(prefix="pd-", dir="/tmp")
-    with warm_workers():
+    # Ray writes its address for all the machine to find, into a folder that must be there: into ours.
+    Path(folder, "ray").mkdir()
+    with warm_workers(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
         nodes = RayNodes(
             initialize_head=True,
             head_node_args={
