@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,21 @@ class Bytes(Worker):
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def echo(self, batch: DataProto) -> DataProto:
         """Give the rows back."""
+        return batch
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def echo_in_turn(self, batch: DataProto, turns: list[float], last: str) -> DataProto:
+        """Give the rows back after this rank's turn; the last rank's in another way."""
+        time.sleep(turns[self.rank])
+        if last == "each twice":
+            return batch.repeat(2)
+        if self.rank == self.world_size - 1:
+            if last == "of another type":
+                batch.batch["x"] = batch.batch["x"].double()
+            elif last == "shorter":
+                return batch[:-1]
+            elif last == "not at all":
+                raise ValueError("not at all")
         return batch
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)

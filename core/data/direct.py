@@ -22,7 +22,7 @@ import torch
 
 from core.cluster.fetching import offer, take, take_by_store
 from core.cluster.offers import NoDirectTransport, Offer
-from core.data.tensors import raw_bytes
+from core.data.memory import raw_bytes
 from core.data.wire import Parcel, local_device, pack, sending
 from core.errors import CallTimeoutError, WorkerDiedError
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
+from core.data.memory import raw_bytes
 from core.data.ragged import is_jagged, ragged_dim
-from core.data.tensors import raw_bytes
 
 _Pairs = set[tuple[int, int]]
 

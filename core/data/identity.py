@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from core.data.memory import raw_bytes
 from core.data.proto import DataProto
 from core.data.rows import row_count
-from core.data.tensors import raw_bytes
 from core.errors import RowIdentityError
 
 _Array = np.ndarray[Any, Any]

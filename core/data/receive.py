@@ -90,7 +90,7 @@ class Loans:
         elif isinstance(value, dict):
             for key, item in value.items():
                 value[key] = self._settled(item)
-        elif _is_batch(value):
+        elif is_batch(value):
             for name in _PARTS_OF_A_BATCH:
                 setattr(value, name, self._settled(getattr(value, name)))
         return value
@@ -125,7 +125,8 @@ class Loans:
         return array.copy(order="K")
 
 
-def _is_batch(value: object) -> bool:
+def is_batch(value: object) -> bool:
+    """Tell whether a value is a batch, whose module is above this one."""
     return hasattr(value, "non_tensor_batch") and hasattr(value, "meta_info")
 
 
@@ -153,7 +154,7 @@ def _memory(value: Any) -> Iterator[int]:
             waiting.extend(value.values())
         elif isinstance(value, (list, tuple)):
             waiting.extend(value)
-        elif _is_batch(value):
+        elif is_batch(value):
             waiting.extend(getattr(value, name) for name in _PARTS_OF_A_BATCH)
 
 

@@ -17,6 +17,7 @@ from tensordict import TensorDictBase
 from core.data.proto import DataProto
 from core.data.shares import Share
 from core.data.tensors import (
+    cat_arrays,
     cat_tensordicts,
     cat_tensors,
     cut_tensor,
@@ -189,7 +190,7 @@ def _join_rows(parts: Sequence[Any]) -> Any:
     if isinstance(first, torch.Tensor):
         return cat_tensors(list(parts), "the result", {})
     if isinstance(first, np.ndarray):
-        return np.concatenate(list(parts))
+        return cat_arrays(list(parts), "the result")
     if isinstance(first, list):
         return [row for part in parts for row in part]
     if isinstance(first, dict):

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
+from core.data.landing import joined_memory
+from core.data.memory import Bytes, plain_memory
 from core.data.ragged import RaggedMemo, cat_jagged, cut_jagged, is_jagged, stack_strided, take_jagged
 from core.errors import BatchError, MergeConflictError
 
@@ -20,12 +22,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _LARGE_BYTES = 1 << 20
 _INDEXABLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """A type of each width that torch can index everywhere."""
-
-
-def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """View a contiguous tensor's bytes as a flat uint8 tensor."""
-    # Torch calls a tensor of one element contiguous whatever its stride, and then refuses to view its bytes.
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def take_tensor(tensor: torch.Tensor, index: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
@@ -73,8 +69,10 @@ def cat_tensors(tensors: Sequence[torch.Tensor], key: str, memo: RaggedMemo) -> 
         if is_jagged(first):
             return cat_jagged(tensors, memo)
         return stack_strided([row for tensor in tensors for row in tensor.unbind()], first)
-    if _are_plain_memory(tensors):
-        return _cat_memory(tensors)
+    raw = _cat_memory(tensors)
+    if raw is not None:
+        n_rows = sum(tensor.shape[0] for tensor in tensors)
+        return torch.from_numpy(raw).view(first.dtype).reshape(n_rows, *first.shape[1:])
     try:
         return torch.cat(list(tensors), dim=0)
     except RuntimeError as error:
@@ -82,28 +80,15 @@ def cat_tensors(tensors: Sequence[torch.Tensor], key: str, memo: RaggedMemo) -> 
         raise BatchError(f"the parts' tensors of key {key!r} cannot be joined: {shapes}") from error
 
 
-def _are_plain_memory(tensors: Sequence[torch.Tensor]) -> bool:
-    """Tell whether the rows of large tensors lie on the CPU byte after byte, and nothing but the bytes matters."""
-    first = tensors[0]
-    if first.ndim == 0 or sum(tensor.nbytes for tensor in tensors) < _LARGE_BYTES:
-        return False
-    return all(
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.dtype is first.dtype
-        and tensor.shape[1:] == first.shape[1:]
-        and tensor.is_contiguous()
-        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
-        for tensor in tensors
-    )
-
-
-def _cat_memory(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Join by numpy: it asks the kernel for huge pages, which torch does not, and takes a third of the time."""
-    raw = np.concatenate([raw_bytes(tensor).numpy() for tensor in tensors])
-    shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
-    return torch.from_numpy(raw).view(tensors[0].dtype).reshape(shape)
+def _cat_memory(columns: Sequence[torch.Tensor] | Sequence[Array]) -> Bytes | None:
+    """Join large columns as the bytes that they are; None for columns that do not fit or are more than bytes."""
+    first = columns[0]
+    if sum(column.nbytes for column in columns) < _LARGE_BYTES:
+        return None
+    if any(column.dtype != first.dtype or column.shape[1:] != first.shape[1:] for column in columns):
+        return None
+    parts = [part for column in columns if (part := plain_memory(column)) is not None]
+    return joined_memory(parts) if len(parts) == len(columns) else None
 
 
 def _survive_promotion(tensors: Sequence[torch.Tensor]) -> bool:
@@ -220,6 +205,10 @@ def cat_arrays(arrays: Sequence[Array], key: str) -> Array:
     kinds = {array.dtype.kind for array in arrays}
     if len({array.dtype for array in arrays}) > 1 and "O" not in kinds and not _arrays_survive_promotion(arrays):
         raise _different_dtypes(key, [array.dtype for array in arrays])
+    raw = _cat_memory(arrays)
+    if raw is not None:
+        n_rows = sum(array.shape[0] for array in arrays)
+        return raw.view(arrays[0].dtype).reshape(n_rows, *arrays[0].shape[1:])
     if len({array.shape[1:] for array in arrays}) == 1:
         return np.concatenate(list(arrays))
     filled = [array for array in arrays if array.shape[0]]

@@ -23,9 +23,9 @@ import tensordict
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
+from core.data.memory import raw_bytes
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts, stack_strided, tight
 from core.data.receive import received_array, received_memory
-from core.data.tensors import raw_bytes
 from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]

@@ -8,6 +8,8 @@ from typing import Any
 
 from core.cluster import Outcome, Ref
 from core.cluster.unread import Unread
+from core.data.landing import Landing
+from core.data.rows import row_count
 from core.data.shares import Receipt
 from core.errors import PodiumError, WorkerDiedError, WorkerMethodError
 from core.events import Notice
@@ -47,9 +49,15 @@ def follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: Call
         crew.cluster.on_ready(refs[place], Answer(tracker, tracker.facts.ranks[place], joined=True))
 
 
-def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> tuple[list[Any], list[Receipt]]:
-    """Take each rank's answer when it is there; the first failure, or the call's deadline, ends the wait."""
+def wait_for_answers(
+    crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing
+) -> tuple[list[Any], list[Receipt]]:
+    """Take each rank's answer when it is there; the first failure, or the call's deadline, ends the wait.
+
+    Answers that come while others are still out land meanwhile.
+    """
     began = time.monotonic_ns()
+    places = tracker.sources or range(len(refs))
     answers: dict[int, Any] = {}
     taken: set[int] = set()
     try:
@@ -69,6 +77,9 @@ def wait_for_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> t
                     raise told from told.__cause__
                 answers[place], packed = _opened(outcome.value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
+            for place in ready:
+                if landing.is_on and place in places:
+                    answers[place] = landing.land(places.index(place), answers[place], row_count(answers[place]))
     except BaseException:
         follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)
         raise

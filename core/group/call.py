@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from core.cluster import Submitted
 from core.data.direct import landed, noting
 from core.data.future import DataProtoFuture, without_padding
+from core.data.landing import Landing
 from core.data.receive import Loans, borrowing
 from core.data.rows import join, row_count
 from core.data.shares import Receipt
@@ -61,10 +62,12 @@ def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mappi
             return _later(crew, owner, rule, method, submit_all(crew, method, loads, trims, tracker), tracker)
         refs = ask_all(crew, method, loads, trims, tracker)
         with borrowing(rule.joins_rows) as loans:
-            parts, receipts = wait_for_answers(crew, refs, tracker)
+            landing = Landing(tracker.sizes_to_join if rule.joins_rows else (), loans)
+            parts, receipts = wait_for_answers(crew, refs, tracker, landing)
         if not loans.all_in(parts):
             parts, loans = fetched_again(crew, refs), Loans()
-        result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, loans, tracker)
+        with landing:
+            result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, loans, tracker)
     except BaseException as error:
         told = _placed(crew, method.name, error)
         # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
@@ -277,7 +280,8 @@ class _Resolve:
                 parts, receipts = self._fetched()
             if not loans.all_in(parts):
                 parts, loans = self._landed(self.crew.cluster.fetch([one.result for one in self.submitted])), Loans()
-            return _joined(self.owner, self.rule, self.method, parts, receipts, loans, self.tracker)[0]
+            with Landing((), loans):
+                return _joined(self.owner, self.rule, self.method, parts, receipts, loans, self.tracker)[0]
         except BaseException as error:
             failure = _placed(self.crew, self.method.name, error)
             if failure is error:

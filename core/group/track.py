@@ -89,6 +89,13 @@ class CallTracker:
         self._rows, self._padding_rows, self._shard_sizes = deal.rows, deal.padding_rows, deal.shard_sizes
         self.may_hold_padding, self.sources = deal.padded, deal.sources
 
+    @property
+    def sizes_to_join(self) -> tuple[int, ...]:
+        """Return the rows behind each result that is to be joined, in order; empty when that is known later only."""
+        if self.may_hold_padding or self.sources is None:
+            return () if self.may_hold_padding else self._shard_sizes
+        return tuple(self._shard_sizes[rank] for rank in self.sources) if self._shard_sizes else ()
+
     def dealt_on_arrival(self, receipts: Sequence[Receipt]) -> None:
         """Take note of rows that came in a future: only the ranks know how many they got."""
         if not self._shard_sizes and any(receipt.rows_in for receipt in receipts):

@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+import core
 from benchmarks.memory import peak_growth
 from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core import runtime as runtimes
-from core.data import receive, wire
+from core.data import landing, receive, slabs, wire
 from core.data.equality import values_equal
-from core.errors import ObjectStoreFullError
+from core.errors import ObjectStoreFullError, WorkerMethodError
 from core.events import Notice
 from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver
@@ -226,8 +227,45 @@ def test_the_driver_grows_by_the_joined_batch_and_not_by_its_parts(group: Any) -
     # More than 32 MiB in one piece: less may come from what earlier tests gave back, and growth would not show.
     batch = DataProto.from_dict({"column": torch.zeros(256, 33 * MIB // 256 // 4)})
     group.echo(batch)
-    growths = [peak_growth(lambda: group.echo(batch)).own_bytes for _ in range(3)]
+    growths = []
+    for _ in range(3):
+        slabs.give_back()
+        growths.append(peak_growth(lambda: group.echo(batch)).own_bytes)
     assert 0.5 * 33 * MIB < max(growths) < 1.3 * 33 * MIB
+    # The next result lies where the one before lay, which nobody holds.
+    assert peak_growth(lambda: group.echo(batch)).own_bytes < 0.3 * 33 * MIB
+
+
+@pytest.mark.parametrize("turns", [[0.0, 0.1], [0.1, 0.0]], ids=["in order", "the last one first"])
+@pytest.mark.parametrize("last", ["as it came", "each twice", "of another type", "shorter", "not at all"])
+def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
+    group: Any, monkeypatch: pytest.MonkeyPatch, turns: list[float], last: str
+) -> None:
+    taken: list[Any] = []
+    take = landing.Landing.take
+
+    def watched(self: Any, parts: Any) -> Any:
+        taken.append(take(self, parts))
+        return taken[-1]
+
+    monkeypatch.setattr(landing.Landing, "take", watched)
+    x = torch.arange(16 * MIB // 4, dtype=torch.float32).reshape(64, -1)
+    batch = DataProto.from_dict({"x": x, "few": torch.arange(64)}, {"a": x.numpy().copy(), "o": ["s"] * 64})
+    if last == "not at all":
+        with pytest.raises(WorkerMethodError, match="not at all"):
+            group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last))
+        return
+    joined = group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last))
+    as_doubles = DataProto.from_dict({**batch.batch, "x": x.double()}, batch.non_tensor_batch)
+    others = {"each twice": batch.repeat(2), "shorter": batch[:-1], "of another type": as_doubles}
+    expected = others.get(last, batch)
+    assert same_batch(joined, expected)
+    # A column of two types is converted, and is no matter of memory.
+    landed = {"shorter": [False, False], "of another type": [True]}.get(last, [True, True])
+    assert [one is not None for one in taken] == landed
+    joined.batch["x"].zero_()
+    assert joined.non_tensor_batch["a"].flags.writeable
+    assert same_batch(group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last)), expected)
 
 
 def test_a_call_that_the_store_cannot_hold_is_refused_with_the_sizes_and_the_group_goes_on(group: Any) -> None:

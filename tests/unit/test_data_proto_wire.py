@@ -21,7 +21,7 @@ from core.data import (
     serialize_tensordict,
 )
 from core.data.equality import tensors_equal, values_equal
-from core.data.tensors import raw_bytes
+from core.data.memory import raw_bytes
 from core.errors import BatchError
 
 _NAMES = (
