@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from core.cluster.base import Cluster, Ref
+from core.cluster.unread import Unread
 from core.errors import CallTimeoutError, UsageError
 
 _LONGEST_S = 1e9
@@ -54,10 +55,13 @@ def fetch_in_time(cluster: Cluster, refs: Sequence[Ref]) -> list[Any]:
 
     Raises:
         CallTimeoutError: They were not there in time.
+        WorkerMethodError: A value, or the arguments of the call that was to make it, cannot be unpickled.
     """
     timeout_s = _block.get() or None
     try:
         return cluster.fetch(refs, timeout_s)
+    except Unread as unread:
+        raise unread.told() from unread.cause
     except TimeoutError as error:
         if timeout_s is None or isinstance(error, CallTimeoutError):
             raise

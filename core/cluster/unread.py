@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from core.cluster.base import Outcome
-from core.errors import traceback_text
+from core.errors import WorkerMethodError, traceback_text
 from core.version import PACKAGE_PATH
 
 _LAST_PLACE = re.compile(r'.*File "([^"]*)", line (\d+), in (\S+)', re.DOTALL)
@@ -41,6 +41,21 @@ class Unread(Exception):
     def __str__(self) -> str:
         """Say that it could not be unpickled here, by whose code."""
         return f"what came could not be unpickled: {self.reason}"
+
+    def told(self, call: str = "a call", who: str = "a rank", **place: Any) -> WorkerMethodError:
+        """Say it of a call's arguments or result; ``place`` is the error's group, rank and method."""
+        if self.on_worker:
+            text, there = f"{who} could not unpickle the arguments of {call}, which has not run", "there"
+        else:
+            text, there = f"{call} ran on {who}, but the driver cannot unpickle its result", "here"
+        return WorkerMethodError(
+            f"{text}: {self.reason}; what it is made of must be importable {there} too, and must not raise when it is "
+            f"unpickled",
+            traceback_text=self.trace,
+            cause_type=type(self.cause).__name__,
+            cause=self.cause,
+            **place,
+        )
 
     @property
     def reason(self) -> str:

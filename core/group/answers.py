@@ -108,28 +108,15 @@ def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -
     """Say whose answer it was that could not be brought here; what already says so passes as it is."""
     if isinstance(error, PodiumError) or not isinstance(error, Exception):
         return error
-    cause = error.cause if isinstance(error, Unread) else error.__cause__ or error
     who = f"rank {rank}" if rank >= 0 else "a rank"
-    if isinstance(error, Unread) and error.on_worker:
-        text = (
-            f"{who} could not unpickle the arguments of {group}.{method}, which has not run: {error.reason}; "
-            f"what they are made of must be importable there too, and must not raise when it is unpickled"
-        )
-    elif isinstance(error, Unread):
-        text = (
-            f"{group}.{method} ran on {who}, but the driver cannot unpickle its result: {error.reason}; "
-            f"what it is made of must be importable here too, and must not raise when it is unpickled"
-        )
-    else:
-        text = (
-            f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}"
-        )
+    if isinstance(error, Unread):
+        return error.told(f"{group}.{method}", who, group=group, rank=rank, method=method)
+    cause = error.__cause__ or error
     return WorkerMethodError(
-        text,
+        f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}",
         group=group,
         rank=rank,
         method=method,
-        traceback_text=error.trace if isinstance(error, Unread) else "",
         cause_type=type(cause).__name__,
         cause=cause,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import core
 from core import DataProto, Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 from core.controller import Controller
 from core.errors import PoolSpecError, RegistrationError, ShareError, UsageError, WorkerMethodError, WorkerStartError
@@ -154,6 +155,17 @@ def test_a_result_that_the_driver_cannot_unpickle_is_told_as_that() -> None:
         assert group.double(1) == [2] * 4
         # Each rank's part of the calls has come to an end in the record.
         assert len([one for one in observer.of(RankFinished) if one.call_id == 1]) == 4
+
+
+def test_a_value_that_cannot_be_unpickled_is_told_by_its_reference_too() -> None:
+    with local_controller():
+        group = odd_group()
+        with pytest.raises(WorkerMethodError, match=r"a call ran on a rank, but the driver cannot unpickle its result"):
+            core.get(group.execute_all_async("rooted"))
+        with pytest.raises(
+            WorkerMethodError, match=r"a rank could not unpickle the arguments of a call, which has not"
+        ):
+            core.get(group.execute_all_async("take", Rooted()))
 
 
 def test_arguments_that_a_worker_cannot_unpickle_are_told_as_that() -> None:
