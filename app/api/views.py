@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from app.store.texts import LINE, MESSAGE, bounded
 from core.control import commands
 from web import source
 
@@ -68,11 +69,12 @@ def operation_view(operation: commands.Operation | source.Operation, run: source
         "expected_generation": operation.expected_generation,
         "before": operation.before,
         "after": operation.after,
-        "progress": operation.progress,
+        "progress": bounded(operation.progress, LINE),
         "plan": plan_view(operation.plan),
         "stand_still_ms": round(stand_still_ms, 3),
         "result": {"before": operation.before, "after": operation.after} if state == "succeeded" else None,
-        "error": _error(state, operation.error),
+        # The live plane has it whole, whatever the length; the record has this.
+        "error": _error(state, bounded(operation.error, MESSAGE)),
     }
 
 

@@ -425,6 +425,16 @@ def test_states_of_operations_are_told_apart() -> None:
         assert shown["error"]["detail"] == text
 
 
+def test_an_error_of_megabytes_is_cut_while_the_driver_runs_as_afterwards() -> None:
+    house = House()
+    made = post(house, RESIZE, {"process_on_nodes": [2]}, **{"If-Match": "*"}).json()
+    by_id, long = plane_of(house).by_id, "x" * 2_000_000
+    by_id[made["id"]] = replace(by_id[made["id"]], state=OperationState.FAILED, error=long, progress=long)
+    response = get(f"/api/v1/operations/{made['id']}", house)
+    assert response.json()["error"]["detail"].endswith("(1,984,000 more characters were cut)")
+    assert len(response.content) < 30_000
+
+
 def test_a_number_that_no_float_holds_is_a_body_that_does_not_fit() -> None:
     body = {"process_on_nodes": [1], "expected_generation": 10**400}
     assert "expected_generation" in check_problem(post(House(), RESIZE, body), 422, "invalid-request")["detail"]
