@@ -259,6 +259,18 @@ class Waiting(Rows):
         Held.gate.wait(10)
         return self.rank
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def wait(self) -> int:
+        """Wait for the test, and so does the driver."""
+        Held.gate.wait(10)
+        return self.rank
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def wait_with_rows(self, batch: DataProto) -> DataProto:
+        """Wait for the test, with rows."""
+        Held.gate.wait(10)
+        return batch
+
     def slow_on_one(self) -> None:
         """Fail on rank 0, wait for the test on others."""
         if self.rank == 0:

@@ -65,7 +65,9 @@ def wait_for_answers(
         if at_once is not None:
             opened = [_opened(answer) for answer in at_once]
             return [result for result, _ in opened], tracker.all_answered([packed for _, packed in opened])
-        for ready in ready_in_time(crew, refs, tracker):
+        for ready in ready_in_time(crew, refs, tracker, tracker.facts.timeout_s):
+            if not ready:
+                _end_for_the_dead(crew, tracker, taken)
             ready_ns = crew.runtime.clock.now_ns()
             for place, outcome in zip(ready, _outcomes(crew, [refs[place] for place in ready]), strict=True):
                 taken.add(place)
@@ -86,6 +88,16 @@ def wait_for_answers(
     finally:
         tracker.phases.wait_ns = time.monotonic_ns() - began
     return [answers[place] for place in range(len(refs))], tracker.receipts
+
+
+def _end_for_the_dead(crew: Crew, tracker: CallTracker, taken: set[int]) -> None:
+    """Raise for a rank that is known to have died, and that the cluster has no word of yet."""
+    ranks = tracker.facts.ranks
+    died = crew.deaths.overdue([rank for place, rank in enumerate(ranks) if place not in taken])
+    if died is not None:
+        taken.add(ranks.index(died.rank))
+        tracker.answered(died.rank, Outcome(error=died), crew.runtime.clock.now_ns())
+        raise died
 
 
 def fetched_again(crew: Crew, refs: Sequence[Ref]) -> list[Any]:

@@ -7,7 +7,9 @@ deadline bounds the driver's wait and nothing else: the ranks go on, and nothing
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +22,9 @@ from core.group.evidence import process_state
 from core.group.inflight import RankOut, calls_in_flight, ranks_in_words
 from core.group.track import CallTracker
 from core.worker.traces import machine
+
+_BEAT_S = 1.0
+"""How often a wait looks up: for a death that the cluster does not tell of."""
 
 
 def limit_s(crew: Crew, registration: Registration) -> float | None:
@@ -35,28 +40,42 @@ def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> list
 
     Raises:
         CallTimeoutError: They were not there in time.
+        WorkerDiedError: A rank is known to have died before it answered.
     """
     said = said_in_block()
     timeout_s = tracker.facts.timeout_s if said is None else said or None
-    try:
-        return crew.cluster.fetch(refs, timeout_s)
-    except TimeoutError as error:
-        if timeout_s is None or isinstance(error, CallTimeoutError):
-            raise
-        raise too_late(crew, tracker, timeout_s) from None
+    values: dict[int, Any] = {}
+    for ready in ready_in_time(crew, refs, tracker, timeout_s):
+        if not ready:
+            if (died := crew.deaths.overdue(tracker.out)) is not None:
+                raise died
+            continue
+        values.update(zip(ready, crew.cluster.fetch([refs[place] for place in ready]), strict=True))
+    return [values[place] for place in range(len(refs))]
 
 
-def ready_in_time(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> Iterator[list[int]]:
-    """Yield the places of answers as they come, as ``Cluster.as_ready`` does, within the call's deadline.
+def ready_in_time(
+    crew: Crew, refs: Sequence[Ref], tracker: CallTracker, timeout_s: float | None
+) -> Iterator[list[int]]:
+    """Yield the places of answers as they come, as ``Cluster.as_ready`` does; none at all when a second has passed.
 
     Raises:
-        CallTimeoutError: Not all had come.
+        CallTimeoutError: Not all had come within ``timeout_s``.
     """
-    timeout_s = tracker.facts.timeout_s
-    try:
-        yield from crew.cluster.as_ready(refs, timeout_s)
-    except TimeoutError:
-        raise too_late(crew, tracker, timeout_s or 0.0) from None
+    ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    pending = list(range(len(refs)))
+    while pending:
+        asked = list(pending)
+        try:
+            beat_s = max(0.0, min(_BEAT_S, ends_s - time.monotonic()))
+            for ready in crew.cluster.as_ready([refs[place] for place in asked], beat_s):
+                places = [asked[index] for index in ready]
+                pending = [place for place in pending if place not in places]
+                yield places
+        except TimeoutError:
+            if time.monotonic() >= ends_s:
+                raise too_late(crew, tracker, timeout_s or 0.0) from None
+            yield []
 
 
 def too_late(crew: Crew, tracker: CallTracker, timeout_s: float) -> CallTimeoutError:

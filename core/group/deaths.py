@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Collection
 from contextlib import suppress
@@ -37,6 +38,8 @@ _WORDS_S = 1.5
 _LOOK_S = 1.5
 _OUTCOME_S = 4.5
 """How long a call waits to hear how its worker died; it raises then all the same."""
+_OVERDUE_S = 1.0
+"""How long after a death is on file the cluster may still answer for the worker: with its last result, or an error."""
 _TOGETHER_S = 0.05
 """Workers that die together are all looked into before the driver is ended for the first of them."""
 
@@ -49,6 +52,7 @@ class Case:
     victim: Victim
     heard: WorkerDiedError | None
     told: threading.Event = field(default_factory=threading.Event)
+    told_s: float = 0.0
     error: WorkerDiedError | None = None
 
 
@@ -120,6 +124,19 @@ class Deaths:
         if case is not None and case.error is not None:
             return replace(case.error)
         return error if rank < 0 or error.rank >= 0 else _placed(crew, rank, error, method)
+
+    def overdue(self, ranks: Collection[int]) -> WorkerDiedError | None:
+        """Return the death of one of ``ranks`` that the cluster should have answered a call with by now.
+
+        It takes its time when a whole node is gone: Ray some 14 s.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            cases = [case for rank, case in self._cases.items() if rank in ranks]
+        for case in cases:
+            if case.error is not None and case.told.is_set() and now_s - case.told_s > _OVERDUE_S:
+                return replace(case.error)
+        return None
 
     def refuse(self, ranks: Collection[int], method: str) -> None:
         """Do nothing while the ranks live.
@@ -244,6 +261,7 @@ class Desk:
             finally:
                 if must_end is None or case.error is None:
                     # A call of a driver that is about to be ended does not go on to something else.
+                    case.told_s = time.monotonic()
                     case.told.set()
 
     def _look_into(self, case: Case) -> bool:

@@ -92,9 +92,10 @@ class CallTracker:
     @property
     def sizes_to_join(self) -> tuple[int, ...]:
         """Return the rows behind each result that is to be joined, in order; empty when that is known later only."""
-        if self.may_hold_padding or self.sources is None:
-            return () if self.may_hold_padding else self._shard_sizes
-        return tuple(self._shard_sizes[rank] for rank in self.sources) if self._shard_sizes else ()
+        # Where rank 0 alone executes, rows were dealt to all and there is nothing to join.
+        if self.may_hold_padding or len(self._shard_sizes) != len(self.facts.ranks):
+            return ()
+        return self._shard_sizes if self.sources is None else tuple(self._shard_sizes[rank] for rank in self.sources)
 
     def dealt_on_arrival(self, receipts: Sequence[Receipt]) -> None:
         """Take note of rows that came in a future: only the ranks know how many they got."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core.errors import WorkerDiedError
 from core.events import WorkerEnded
 from core.group.health import health_of
+from core.group.inflight import calls_in_flight
 from core.group.watch import _key
 from core.runtime import Runtime
 from core.testing import RecordingObserver
@@ -42,7 +44,7 @@ class Mortal(Worker):
         return os.getpid(), os.getppid()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def end(self, rank: int, how: int) -> None:
+    def end(self, rank: int, how: int, others_s: float = 1.0) -> None:
         """End one rank by a signal, or by an exit code that is given as a negative number; the others take a while."""
         if self.rank == rank:
             print(f"the last words of rank {rank}", flush=True)
@@ -50,7 +52,7 @@ class Mortal(Worker):
             if how < 0:
                 os._exit(-how)
             os.kill(os.getpid(), how)
-        time.sleep(1.0)
+        time.sleep(others_s)
 
 
 class Kept(ReplicatedState, Mortal):
@@ -149,8 +151,25 @@ def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluste
     group = RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix="lost", on_death="raise")
     ((_, keeper), *_) = group.processes()
     be_on_another_machine(runtime, group)
+    told: list[tuple[float, str]] = []
+
+    def call() -> None:
+        try:
+            group.end(-1, 0, 60.0)
+        except WorkerDiedError as error:
+            told.append((time.monotonic(), str(error)))
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    assert eventually(lambda: any(len(one.out) == 4 for one in calls_in_flight(runtime)), LIMIT_S)
+    killed_s = time.monotonic()
     kill_node(keeper, group, observer, SECOND, 4)
-    with pytest.raises(WorkerDiedError, match="its node died; processes was asked of no rank"):
+    # Ray itself takes some 14 s to say so.
+    calling.join(10)
+    assert told, "the call in flight still waits"
+    print(f"raised {told[0][0] - killed_s:.1f} s after the end of the node")
+    assert "its node died" in told[0][1]
+    with pytest.raises(WorkerDiedError, match=r"its node died; .*processes was asked of no rank"):
         group.processes()
     group.close()
     pool.close()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
-from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, create_colocated_worker_cls, get
+from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, create_colocated_worker_cls, get
 from core.errors import WorkerDiedError
 from core.events import CallFinished, Event, Notice, RankState, WorkerEnded
-from core.group import deaths
+from core.group import deadline, deaths
+from core.group.inflight import calls_in_flight
 from core.testing import RecordingObserver, local_controller
 from tests.group_workers import Held, Rows, Waiting
 
@@ -72,6 +75,38 @@ def test_the_futures_get_tells_of_the_death_too(seen: RecordingObserver) -> None
         get(refs)
     (event,) = seen.await_count(WorkerEnded, 1)
     assert (event.rank, event.method, event.call_id) == (2, "wait_later", 1)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_call_does_not_wait_for_the_cluster_to_tell_of_a_death_that_is_on_file(
+    seen: RecordingObserver, monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    monkeypatch.setattr(deadline, "_BEAT_S", 0.02)
+    monkeypatch.setattr(deaths, "_OVERDUE_S", 0.05)
+    monkeypatch.setattr(deaths, "_WORDS_S", 0.02)
+    one = group()
+
+    def hear() -> None:
+        while not any(out.rank == 2 for call in calls_in_flight(one._runtime) for out in call.out):
+            time.sleep(0.005)
+        # Its node is gone, of which this cluster knows nothing: the worker never answers, nor does an error.
+        one.crew_for("wait").deaths.hear(1, None)
+
+    def call() -> None:
+        if blocking:
+            one.wait()
+        else:
+            one.wait_with_rows(DataProto.from_dict({"x": torch.ones(3)})).get()
+
+    threading.Thread(target=hear).start()
+    with pytest.raises(WorkerDiedError, match="rank 1 of g") as caught:
+        call()
+    assert caught.value.rank == 1
+    (death,) = seen.of(WorkerEnded)
+    assert (death.rank, death.method) == (1, "wait" if blocking else "wait_with_rows")
+    Held.gate.set()
+    (finished,) = seen.await_count(CallFinished, 1)
+    assert finished.status == ("died" if blocking else "ok")
 
 
 def test_workers_that_another_group_let_go_have_not_died(seen: RecordingObserver) -> None:
