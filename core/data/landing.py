@@ -41,7 +41,7 @@ class Landing:
         self._loans = loans
         self._times = 0
         self.is_on = len(sizes) > 1
-        self._columns: dict[str, Bytes] = {}
+        self._columns: dict[tuple[str, object], Bytes] = {}
 
     def __enter__(self) -> Landing:
         self._before = getattr(_here, "landing", None)
@@ -64,10 +64,10 @@ class Landing:
             self.is_on = False
             return part
         if isinstance(part, (torch.Tensor, np.ndarray)):
-            return self._landed("", place, part)
+            return self._landed(("", None), place, part, n_rows)
         for name, columns in _columns_of(part):
             for key, column in list(columns.items()):
-                landed = self._landed(f"{name} {key}", place, column)
+                landed = self._landed((name, key), place, column, n_rows)
                 if landed is not column:
                     columns[key] = landed
         return part
@@ -86,17 +86,18 @@ class Landing:
             return self._columns.pop(name) if at == address_of(column) + column.nbytes else None
         return None
 
-    def _landed(self, name: str, place: int, column: Any) -> Any:
-        raw = plain_memory(column)
-        if raw is None or not raw.nbytes or not self._loans.hold(address_of(raw)):
-            return column
+    def _landed(self, name: tuple[str, object], place: int, column: Any, n_rows: int) -> Any:
         start, stop = self._starts[place], self._starts[place + 1]
+        if _bytes_of(column) * self._starts[-1] < WORTH_LANDING_BYTES * (stop - start):
+            return column
+        raw = plain_memory(column)
+        # A worker may have put an array of another length into its batch: whether that can be joined, the join says.
+        if raw is None or column.shape[0] != n_rows or not self._loans.hold(address_of(raw)):
+            return column
         width = raw.nbytes // (stop - start)
         n_bytes = width * self._starts[-1]
         joined = self._columns.get(name)
         if joined is None:
-            if n_bytes < WORTH_LANDING_BYTES:
-                return column
             joined = self._columns[name] = new_memory(n_bytes)
         if joined.nbytes != n_bytes:
             return column
@@ -117,6 +118,13 @@ def joined_memory(parts: Sequence[Bytes]) -> Bytes:
         return np.concatenate(parts)
     landed = landing.take(parts)
     return np.concatenate(parts, out=new_memory(sum(part.nbytes for part in parts))) if landed is None else landed
+
+
+def _bytes_of(column: Any) -> int:
+    """Return how large a dense tensor or an array is, quickly, as most columns are small; 0 for anything else."""
+    if type(column) is np.ndarray or (type(column) is torch.Tensor and column.layout is torch.strided):
+        return int(column.nbytes)
+    return 0
 
 
 def _columns_of(part: Any) -> Iterable[tuple[str, Any]]:

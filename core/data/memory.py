@@ -20,11 +20,12 @@ def plain_memory(column: Any) -> Bytes | None:
     """Return the bytes of a column with rows on the CPU, row after row, as a view; None if there is more to it."""
     if type(column) is torch.Tensor:
         is_plain = (
-            column.ndim > 0
-            and column.layout is torch.strided
+            column.layout is torch.strided
+            and not (column.is_nested or column.is_quantized)
             and column.device.type == "cpu"
+            and column.ndim > 0
             and column.is_contiguous()
-            and not (column.requires_grad or column.is_conj() or column.is_neg() or column.is_quantized)
+            and not (column.requires_grad or column.is_conj() or column.is_neg())
         )
         return raw_bytes(column).numpy() if is_plain else None
     if type(column) is np.ndarray and column.ndim > 0 and column.flags.c_contiguous and not column.dtype.hasobject:

@@ -8,6 +8,7 @@ holds any more is kept for the next one. It is the kernel's to take back meanwhi
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import weakref
 from collections import deque
@@ -47,7 +48,12 @@ def new_memory(n_bytes: int) -> Bytes:
         return np.empty(n_bytes, dtype=np.uint8)
     slab = _kept_one(n_bytes)
     if slab is None:
-        slab = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            slab = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            # There is a limit to the memory that a process may map, and what is kept counts.
+            give_back()
+            return np.empty(n_bytes, dtype=np.uint8)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             slab.madvise(mmap.MADV_HUGEPAGE)
     held = _Held(slab, n_bytes)
@@ -76,3 +82,14 @@ def _let_go(slab: mmap.mmap) -> None:
         with suppress(OSError, ValueError):
             slab.madvise(_FREE or 0)
             _kept.append(slab)
+
+
+def _begin_anew() -> None:
+    """Keep nothing in a process that was forked: another thread may have held the lock, and the memory is a copy."""
+    global _lock
+    _lock = threading.Lock()
+    _kept.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from core import DataProto
 from core.data import landing
@@ -18,6 +19,7 @@ from core.data.equality import values_equal
 from core.data.landing import Landing
 from core.data.memory import address_of
 from core.data.rows import join, row_count
+from core.errors import BatchError
 from tests.unit.test_data_receive import lent
 
 
@@ -140,3 +142,37 @@ def test_what_is_not_on_loan_stays_where_it_is_and_neighbours_in_memory_are_copi
     with places:
         assert join(parts, "G.m").data_ptr() != whole.data_ptr()
     assert join(parts, "G.m").data_ptr() != whole.data_ptr()
+
+
+def test_columns_whose_names_read_alike_land_apart() -> None:
+    values = [{1: torch.full((2,), place), "1": torch.full((2,), -place)} for place in (3, 4)]
+    result, places, _ = joined(values, [2, 2], [0, 1])
+    assert (result[1].tolist(), result["1"].tolist()) == ([3, 3, 4, 4], [-3, -3, -4, -4])
+    assert not places._columns
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_columns_stay_as_they_came(layout: torch.layout) -> None:
+    rows = [torch.ones(2), torch.ones(3)]
+    values = [
+        TensorDict({"n": torch.nested.nested_tensor(rows, layout=layout), "x": torch.ones(2)}, [2]) for _ in range(2)
+    ]
+    result, _, parts = joined(values, [2, 2], [0, 1])
+    assert [row.numel() for row in result["n"].unbind()] == [2, 3, 2, 3]
+    assert result["x"].data_ptr() == parts[0]["x"].data_ptr()
+
+
+@pytest.mark.parametrize("length", [1, 4, 9])
+def test_an_array_that_a_worker_made_of_another_length_than_its_batch_is_told_by_the_join(length: int) -> None:
+    values = [batch(0, 3), batch(3, 3)]
+    values[0].non_tensor_batch["a"] = np.arange(length)
+    with pytest.raises(BatchError, match=rf"'batch' has 3, non_tensor_batch\['a'\] has {length}"):
+        joined(values, [3, 3], [0, 1])
+
+
+def test_small_columns_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.data.landing.WORTH_LANDING_BYTES", 1 << 20)
+    monkeypatch.setattr("core.data.landing.plain_memory", lambda column: pytest.fail("it was"))
+    result, _, _ = joined([batch(0, 2), batch(2, 2)], [2, 2], [0, 1])
+    assert len(result) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -97,3 +98,30 @@ def test_what_was_written_stays_while_it_is_held_whatever_is_given_back_meanwhil
             del held[int(rng.choice(list(held)))]
         for known, array in held.items():
             assert (array[:: 1 << 12] == known).all()
+
+
+def test_where_no_more_can_be_mapped_what_is_kept_is_given_back_and_the_allocator_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new_memory(8 * MIB)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("core.data.slabs.mmap.mmap", full)
+    assert new_memory(16 * MIB).nbytes == 16 * MIB
+    assert give_back() == 0
+    with pytest.raises(MemoryError):
+        new_memory(1 << 60)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_lock_that_nobody_holds_there_and_keeps_no_copies() -> None:
+    new_memory(8 * MIB)
+    with slabs._lock:
+        child = os.fork()
+        if not child:
+            free = slabs._lock.acquire(timeout=5)
+            os._exit(0 if free and not slabs._kept else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert give_back() == 8 * MIB
