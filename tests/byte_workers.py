@@ -81,6 +81,11 @@ class Bytes(Worker):
         return batch
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def echo_in_turn_later(self, batch: DataProto, turns: list[float], last: str) -> DataProto:
+        """Do so for a driver that goes on meanwhile."""
+        return self.echo_in_turn(batch, turns, last)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
     def pass_on(self, batch: DataProto) -> DataProto:
         """Give the rows back, each a little larger, as a future."""
         batch.batch["x"] += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.cluster import Outcome, Ref
+from core.cluster.deadline import said_in_block
 from core.cluster.unread import Unread
 from core.data.landing import Landing
 from core.data.rows import row_count
@@ -57,7 +58,6 @@ def wait_for_answers(
     Answers that come while others are still out land meanwhile.
     """
     began = time.monotonic_ns()
-    places = tracker.sources or range(len(refs))
     answers: dict[int, Any] = {}
     taken: set[int] = set()
     try:
@@ -80,8 +80,7 @@ def wait_for_answers(
                 answers[place], packed = _opened(outcome.value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
             for place in ready:
-                if landing.is_on and place in places:
-                    answers[place] = landing.land(places.index(place), answers[place], row_count(answers[place]))
+                answers[place] = _landed(landing, tracker, place, answers[place])
     except BaseException:
         follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)
         raise
@@ -98,6 +97,32 @@ def _end_for_the_dead(crew: Crew, tracker: CallTracker, taken: set[int]) -> None
         taken.add(ranks.index(died.rank))
         tracker.answered(died.rank, Outcome(error=died), crew.runtime.clock.now_ns())
         raise died
+
+
+def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing) -> list[Any]:
+    """Return the results of a non-blocking call, within the deadline of the block around the ``get``, or its own.
+
+    Raises:
+        CallTimeoutError: They were not there in time.
+        WorkerDiedError: A rank is known to have died before it answered.
+    """
+    said = said_in_block()
+    timeout_s = tracker.facts.timeout_s if said is None else said or None
+    answers: dict[int, Any] = {}
+    for ready in ready_in_time(crew, refs, tracker, timeout_s):
+        if not ready and (died := crew.deaths.overdue(tracker.out)) is not None:
+            raise died
+        for place, result in zip(ready, crew.cluster.fetch([refs[place] for place in ready]), strict=True):
+            answers[place] = _landed(landing, tracker, place, result)
+    return [answers[place] for place in range(len(refs))]
+
+
+def _landed(landing: Landing, tracker: CallTracker, place: int, result: Any) -> Any:
+    """Put a result's rows to where they are joined, if they are to be and can be."""
+    places = tracker.sources or range(len(tracker.facts.ranks))
+    if not landing.is_on or place not in places:
+        return result
+    return landing.land(places.index(place), result, row_count(result))
 
 
 def fetched_again(crew: Crew, refs: Sequence[Ref]) -> list[Any]:

@@ -19,11 +19,11 @@ from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registra
 from core.dispatch.modes import OpenEnum
 from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
-from core.group.answers import fetched_again, undelivered_of, wait_for_answers
+from core.group.answers import fetch_answers, fetched_again, undelivered_of, wait_for_answers
 from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
 from core.group.crew import Crew
-from core.group.deadline import fetch_answers, limit_s
+from core.group.deadline import limit_s
 from core.group.restart import restart_if_due
 from core.group.track import CallFacts, CallTracker
 from core.pool import Gate
@@ -277,10 +277,11 @@ class _Resolve:
         failure: BaseException | None = None
         try:
             with borrowing() as loans:
-                parts, receipts = self._fetched()
+                landing = Landing(self.tracker.sizes_to_join, loans)
+                parts, receipts = self._fetched(landing)
             if not loans.all_in(parts):
                 parts, loans = self._landed(self.crew.cluster.fetch([one.result for one in self.submitted])), Loans()
-            with Landing((), loans):
+            with landing:
                 return _joined(self.owner, self.rule, self.method, parts, receipts, loans, self.tracker)[0]
         except BaseException as error:
             failure = _placed(self.crew, self.method.name, error)
@@ -292,10 +293,10 @@ class _Resolve:
                 self.told = True
                 self.tracker.awaited(at_ns, failure)
 
-    def _fetched(self) -> tuple[list[Any], list[Receipt]]:
+    def _fetched(self, landing: Landing) -> tuple[list[Any], list[Receipt]]:
         began = time.monotonic_ns()
         try:
-            parts = fetch_answers(self.crew, [one.result for one in self.submitted], self.tracker)
+            parts = fetch_answers(self.crew, [one.result for one in self.submitted], self.tracker, landing)
             packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
             return self._landed(parts), [Receipt.unpack(one) for one in packed]
         except Exception as error:

@@ -11,7 +11,6 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from core.cluster import Ref
 from core.cluster.deadline import said_in_block, within_reach
@@ -33,25 +32,6 @@ def limit_s(crew: Crew, registration: Registration) -> float | None:
         if said is not None:
             return within_reach(said) or None
     return within_reach(crew.runtime.health_settings.call_timeout_s or 0) or None
-
-
-def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker) -> list[Any]:
-    """Return the results of a non-blocking call, within the deadline of the block around the ``get``, or its own.
-
-    Raises:
-        CallTimeoutError: They were not there in time.
-        WorkerDiedError: A rank is known to have died before it answered.
-    """
-    said = said_in_block()
-    timeout_s = tracker.facts.timeout_s if said is None else said or None
-    values: dict[int, Any] = {}
-    for ready in ready_in_time(crew, refs, tracker, timeout_s):
-        if not ready:
-            if (died := crew.deaths.overdue(tracker.out)) is not None:
-                raise died
-            continue
-        values.update(zip(ready, crew.cluster.fetch([refs[place] for place in ready]), strict=True))
-    return [values[place] for place in range(len(refs))]
 
 
 def ready_in_time(

@@ -256,13 +256,15 @@ def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
             group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last))
         return
     joined = group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last))
+    later = group.echo_in_turn_later(batch, core.broadcast(turns), core.broadcast(last)).get()
     as_doubles = DataProto.from_dict({**batch.batch, "x": x.double()}, batch.non_tensor_batch)
     others = {"each twice": batch.repeat(2), "shorter": batch[:-1], "of another type": as_doubles}
     expected = others.get(last, batch)
     assert same_batch(joined, expected)
+    assert same_batch(later, expected)
     # A column of two types is converted, and is no matter of memory.
     landed = {"shorter": [False, False], "of another type": [True]}.get(last, [True, True])
-    assert [one is not None for one in taken] == landed
+    assert [one is not None for one in taken] == landed * 2
     joined.batch["x"].zero_()
     assert joined.non_tensor_batch["a"].flags.writeable
     assert same_batch(group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last)), expected)
