@@ -29,7 +29,8 @@ from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts
 Array = np.ndarray[Any, Any]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
-_PARTS_OF_A_BATCH = ("batch", "meta_info", "non_tensor_batch")
+_PARTS_OF_A_BATCH = ("batch", "meta_info", "non_tensor_batch", "_row_ids")
+"""What of a batch can hold memory; a user's own type of batch has no row ids."""
 
 
 class Loans:
@@ -91,8 +92,8 @@ class Loans:
             for key, item in value.items():
                 value[key] = self._settled(item)
         elif is_batch(value):
-            for name in _PARTS_OF_A_BATCH:
-                setattr(value, name, self._settled(getattr(value, name)))
+            for name, part in _parts_of(value).items():
+                setattr(value, name, self._settled(part))
         return value
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -130,6 +131,10 @@ def is_batch(value: object) -> bool:
     return hasattr(value, "non_tensor_batch") and hasattr(value, "meta_info")
 
 
+def _parts_of(batch: Any) -> dict[str, Any]:
+    return {name: part for name in _PARTS_OF_A_BATCH if (part := getattr(batch, name, None)) is not None}
+
+
 def _memory(value: Any) -> Iterator[int]:
     """Yield where the memory begins of each tensor and array that ``Loans.settled`` would find in ``value``.
 
@@ -155,7 +160,7 @@ def _memory(value: Any) -> Iterator[int]:
         elif isinstance(value, (list, tuple)):
             waiting.extend(value)
         elif is_batch(value):
-            waiting.extend(getattr(value, name) for name in _PARTS_OF_A_BATCH)
+            waiting.extend(_parts_of(value).values())
 
 
 def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

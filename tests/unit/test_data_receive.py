@@ -77,6 +77,16 @@ def test_what_is_not_joined_is_copied_wherever_it_sits_and_can_be_written_to() -
     assert (columns["ragged"] + columns["twice"]).is_nested
 
 
+def test_ids_that_tell_padding_apart_are_found_too_so_that_a_padded_call_is_not_fetched_twice() -> None:
+    whole = batch(0).with_row_ids([7, 8, -1])
+    (part,), loans = lent([whole])
+    assert loans.all_in([part])
+    settled = loans.settled(part)
+    assert settled.row_ids.tolist() == [7, 8, -1]
+    assert settled.row_ids.flags.owndata
+    assert settled.row_ids.flags.writeable
+
+
 def test_nothing_is_copied_that_was_not_lent() -> None:
     mine = torch.zeros(5)
     _, loans = lent([torch.ones(5)])
