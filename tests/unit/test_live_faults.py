@@ -421,9 +421,10 @@ def test_a_call_that_waits_gets_the_typed_error_of_a_pool_that_failed(scenes: Sc
             got.append(error)
 
     callers = [threading.Thread(target=call) for _ in range(2)]
-    for caller in callers:
-        caller.start()
+    callers[0].start()
     assert eventually(lambda: scene.pool.state is PoolState.PAUSING)
+    # Not sooner: it could pass the gate before the first one has shut it.
+    callers[1].start()
     Faults.gate.set()
     for caller in callers:
         caller.join(20)
