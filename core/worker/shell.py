@@ -399,6 +399,7 @@ def self_built_class(user_class: type) -> type:
         return known
 
     def build(self: ActorShell, *args: Any, **kwargs: Any) -> None:
+        ActorShell.__init__(self)
         construct: Callable[..., None] = user_class.__init__  # type: ignore[misc]
         construct(self, *args, **kwargs)
 
