@@ -226,7 +226,11 @@ class RayCluster:
             raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
         except Exception as error:
             told = _translated(error)
-            raise told from told.__cause__
+            try:
+                raise told from told.__cause__
+            finally:
+                # The traceback holds this frame, and the frame the references: see ``core.group.call.perform``.
+                del told
         return values
 
     def offer(self, memory: Any, transport: str) -> Offer:

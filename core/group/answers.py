@@ -76,7 +76,10 @@ def wait_for_answers(
                     told = undelivered(outcome.error, crew.group, tracker.facts.method, rank)
                     tracker.answered(rank, Outcome(error=told), ready_ns)
                     _tell_of_others(crew, rank, told, tracker)
-                    raise told from told.__cause__
+                    try:
+                        raise told from told.__cause__
+                    finally:
+                        del told, outcome
                 answers[place], packed = _opened(outcome.value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
             for place in ready:
@@ -96,7 +99,10 @@ def _end_for_the_dead(crew: Crew, tracker: CallTracker, taken: set[int]) -> None
     if died is not None:
         taken.add(ranks.index(died.rank))
         tracker.answered(died.rank, Outcome(error=died), crew.runtime.clock.now_ns())
-        raise died
+        try:
+            raise died
+        finally:
+            del died
 
 
 def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing) -> list[Any]:
@@ -111,7 +117,10 @@ def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing
     answers: dict[int, Any] = {}
     for ready in ready_in_time(crew, refs, tracker, timeout_s):
         if not ready and (died := crew.deaths.overdue(tracker.out)) is not None:
-            raise died
+            try:
+                raise died
+            finally:
+                del died
         for place, result in zip(ready, crew.cluster.fetch([refs[place] for place in ready]), strict=True):
             answers[place] = _landed(landing, tracker, place, result)
     return [answers[place] for place in range(len(refs))]

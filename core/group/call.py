@@ -73,9 +73,14 @@ def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mappi
         # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
         tracker.failed(told)
         tracker.sealed()
-        if told is error:
-            raise
-        raise told from None
+        try:
+            if told is error:
+                raise
+            raise told from None
+        finally:
+            # An error that a frame of its own traceback names is a cycle: arguments, results and references would stay
+            # until the collector comes, and a driver that tries again has them all once more. So below, and in answers.
+            del told
     tracker.finished(rows_out, bytes_in)
     return result
 
@@ -292,6 +297,7 @@ class _Resolve:
             if not self.told:
                 self.told = True
                 self.tracker.awaited(at_ns, failure)
+            del failure
 
     def _fetched(self, landing: Landing) -> tuple[list[Any], list[Receipt]]:
         began = time.monotonic_ns()
@@ -302,7 +308,10 @@ class _Resolve:
         except Exception as error:
             refs = [one.result for one in self.submitted]
             told = undelivered_of(error, self.crew, refs, self.tracker.facts.ranks, self.method.name)
-            raise told from told.__cause__
+            try:
+                raise told from told.__cause__
+            finally:
+                del told
         finally:
             self.tracker.phases.wait_ns = time.monotonic_ns() - began
 
