@@ -33,11 +33,15 @@ _kept: deque[mmap.mmap] = deque()
 
 
 class _Held:
-    """What arrays over a slab are based on: the last one to go gives the slab back."""
+    """What arrays over a slab are based on: the last one to go gives the slab back.
 
-    __slots__ = ("__array_interface__", "__weakref__")
+    It holds the slab itself, too: finalizers are gone before the last arrays are when Python ends.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "_slab")
 
     def __init__(self, slab: mmap.mmap, n_bytes: int) -> None:
+        self._slab = slab
         memory = np.frombuffer(slab, dtype=np.uint8, count=n_bytes)
         self.__array_interface__: dict[str, Any] = dict(memory.__array_interface__)
 

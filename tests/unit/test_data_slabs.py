@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 from collections.abc import Iterator
 
@@ -98,6 +99,11 @@ def test_what_was_written_stays_while_it_is_held_whatever_is_given_back_meanwhil
             del held[int(rng.choice(list(held)))]
         for known, array in held.items():
             assert (array[:: 1 << 12] == known).all()
+
+
+def test_an_array_holds_its_slab_by_itself_as_finalizers_are_gone_before_it_when_python_ends() -> None:
+    memory = new_memory(8 * MIB)
+    assert any(isinstance(held, mmap.mmap) for held in gc.get_referents(memory.base))
 
 
 def test_where_no_more_can_be_mapped_what_is_kept_is_given_back_and_the_allocator_asked(
