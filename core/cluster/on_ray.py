@@ -226,12 +226,13 @@ class RayCluster:
             raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
         except Exception as error:
             told = _translated(error)
-            try:
-                raise told from told.__cause__
-            finally:
-                # The traceback holds this frame, and the frame the references: see ``core.group.call.perform``.
-                del told
-        return values
+        else:
+            return values
+        try:
+            # Not above: Ray's error would be its context, and holds it as its cause (see ``core.group.call.perform``).
+            raise told from told.__cause__
+        finally:
+            del told
 
     def offer(self, memory: Any, transport: str) -> Offer:
         """Keep a tensor in this worker for others, by a transport of Ray's where the receiver alone acts."""

@@ -5,6 +5,9 @@ One Ray with a store of 80 MB and three groups for the module.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -268,6 +271,23 @@ def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
     joined.batch["x"].zero_()
     assert joined.non_tensor_batch["a"].flags.writeable
     assert same_batch(group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last)), expected)
+
+
+def test_a_call_that_failed_leaves_nothing_in_the_driver_for_the_collector(group: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            batch = DataProto.from_dict({"x": torch.zeros(64, MIB // 16)})
+            held = weakref.ref(batch.batch)
+            # Not pytest.raises: that keeps what it caught.
+            with contextlib.suppress(WorkerMethodError):
+                group.echo_in_turn(batch, core.broadcast([0.0, 0.1]), core.broadcast("not at all"))
+                pytest.fail("it did not fail")
+            del batch
+            assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_the_store_cannot_hold_is_refused_with_the_sizes_and_the_group_goes_on(group: Any) -> None:
