@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from core.cluster.base import (
 )
 from core.cluster.offers import NoDirectTransport, Offer, copied, keep
 from core.cluster.options import actor_options, offers_directly, two_return_entries
-from core.cluster.processes import children, end_after_me, end_children
+from core.cluster.processes import children, end_after_me, end_children, let_live
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
 from core.cluster.unread import unread_in
 from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError
@@ -57,7 +56,8 @@ class RayCluster:
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
         self._started_here = started_here
-        self._after: subprocess.Popen[bytes] | None = None
+        # Ray's processes end with the driver by themselves, but for two agents: they ask for a minute who has died.
+        self._after = end_after_me(children(_RAY_FOLDER)) if started_here else None
         self._adopted: set[Any] = set()
         self._store_bytes: int | None = None
         self._ended: set[Any] = set()
@@ -82,10 +82,7 @@ class RayCluster:
             return cls(started_here=False)
         local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
         ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
-        cluster = cls(started_here=True)
-        # Ray's processes end with the driver by themselves, but for two agents: they ask for a minute who has died.
-        cluster._after = end_after_me(children(_RAY_FOLDER))
-        return cluster
+        return cls(started_here=True)
 
     @property
     def kind(self) -> str:
@@ -334,10 +331,7 @@ class RayCluster:
         """Shut Ray down if this object started it."""
         if self._started_here and ray.is_initialized():
             ray.shutdown()
-        if self._after is not None:
-            self._after.kill()
-            self._after.wait()
-            self._after = None
+        let_live(self._after)
         self._started_here = False
 
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:

@@ -69,7 +69,7 @@ def end_after_me(pids: list[int]) -> subprocess.Popen[bytes] | None:
     """Have processes killed once this one has ended, however it ended; None where the kernel cannot do that.
 
     A small process of its own session waits for that: what a terminal, or a scheduler, sends to this one's does not
-    reach it. Terminate it when the others need not be killed any more.
+    reach it. ``let_live`` ends it when the others need not be killed any more.
     """
     if not hasattr(os, "pidfd_open"):
         return None
@@ -79,6 +79,13 @@ def end_after_me(pids: list[int]) -> subprocess.Popen[bytes] | None:
         return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True, cwd="/")
     except OSError:
         return None
+
+
+def let_live(waiting: subprocess.Popen[bytes] | None) -> None:
+    """End what ``end_after_me`` started, if it did: nothing is killed then."""
+    if waiting is not None:
+        waiting.kill()
+        waiting.wait()
 
 
 def end_with_parent() -> bool:

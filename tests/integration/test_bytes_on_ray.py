@@ -239,8 +239,19 @@ def test_the_driver_grows_by_the_joined_batch_and_not_by_its_parts(group: Any) -
     assert peak_growth(lambda: group.echo(batch)).own_bytes < 0.3 * 33 * MIB
 
 
-@pytest.mark.parametrize("turns", [[0.0, 0.1], [0.1, 0.0]], ids=["in order", "the last one first"])
-@pytest.mark.parametrize("last", ["as it came", "each twice", "of another type", "shorter", "not at all"])
+IN_ORDER, LAST_FIRST = [0.0, 0.1], [0.1, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("last", "turns"),
+    [
+        ("as it came", IN_ORDER),
+        ("each twice", LAST_FIRST),
+        ("of another type", IN_ORDER),
+        ("shorter", LAST_FIRST),
+        ("not at all", LAST_FIRST),
+    ],
+)
 def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
     group: Any, monkeypatch: pytest.MonkeyPatch, turns: list[float], last: str
 ) -> None:
@@ -252,7 +263,7 @@ def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
         return taken[-1]
 
     monkeypatch.setattr(landing.Landing, "take", watched)
-    x = torch.arange(16 * MIB // 4, dtype=torch.float32).reshape(64, -1)
+    x = torch.arange(4 * MIB // 4, dtype=torch.float32).reshape(64, -1)
     batch = DataProto.from_dict({"x": x, "few": torch.arange(64)}, {"a": x.numpy().copy(), "o": ["s"] * 64})
     if last == "not at all":
         with pytest.raises(WorkerMethodError, match="not at all"):
@@ -270,7 +281,7 @@ def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
     assert [one is not None for one in taken] == landed * 2
     joined.batch["x"].zero_()
     assert joined.non_tensor_batch["a"].flags.writeable
-    assert same_batch(group.echo_in_turn(batch, core.broadcast(turns), core.broadcast(last)), expected)
+    assert same_batch(later, expected)
 
 
 def test_a_call_that_failed_leaves_nothing_in_the_driver_for_the_collector(group: Any) -> None:
