@@ -59,6 +59,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """The driver, with control on."""
     folder: Path = tmp_path_factory.mktemp("pools")
     with Controller.local(), app.serve(folder, control=True) as server:
+        # Two cores that others work on too: a question may wait longer than its 250 ms for one, and is told as a 503.
+        assert server._reader is not None
+        server._reader._pool._deadline_s = 10.0
         pool = RayResourcePool([4], name_prefix="all")
         groups = {
             name: RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix=name)
