@@ -80,7 +80,7 @@ class HealthSettings:
 
 
 class LiveCall(Protocol):
-    """What the registry keeps of a call until every rank has answered; ``core.group.inflight`` reads it."""
+    """What the registry keeps of a call until every rank has answered; ``core.group.in_flight`` reads it."""
 
     @property
     def out(self) -> tuple[int, ...]:

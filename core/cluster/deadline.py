@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from core.cluster.base import Cluster, Ref
-from core.cluster.unread import Unread
+from core.cluster.ray_errors import Unread
 from core.errors import CallTimeoutError, UsageError
 
 _LONGEST_S = 1e9

@@ -7,7 +7,7 @@ from typing import Any
 
 from core.cluster.base import Ref, shares_a_process
 from core.cluster.local import LocalCluster, LocalRef
-from core.cluster.offers import NoDirectTransport, Offer
+from core.cluster.ray_transport import NoDirectTransport, Offer
 
 
 def fetch(refs: Sequence[Ref]) -> list[Any]:

@@ -36,8 +36,8 @@ from core.cluster.base import (
     adopt_environ,
     isolate_environ,
 )
+from core.cluster.ray_errors import outcome_of, unpacked
 from core.cluster.shortage import no_room
-from core.cluster.unread import outcome_of, unpacked
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
 _NODE = "127.0.0.1"

@@ -21,7 +21,7 @@ from ray.exceptions import (
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from core.cluster import naming
+from core.cluster import ray_names
 from core.cluster.addresses import address_key
 from core.cluster.base import (
     UNREACHABLE,
@@ -34,11 +34,11 @@ from core.cluster.base import (
     StoreRoom,
     Submitted,
 )
-from core.cluster.offers import NoDirectTransport, Offer, copied, keep
-from core.cluster.options import actor_options, offers_directly, two_return_entries
 from core.cluster.processes import children, end_after_me, end_children, let_live
+from core.cluster.ray_errors import unread_in
+from core.cluster.ray_options import actor_options, offers_directly, two_return_entries
+from core.cluster.ray_transport import NoDirectTransport, Offer, copied, keep
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
-from core.cluster.unread import unread_in
 from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError
 
 _log = logging.getLogger("podium.cluster")
@@ -78,7 +78,7 @@ class RayCluster:
             try:
                 ray.init(address=address, **{"log_to_driver": True, **options})
             except (ConnectionError, RuntimeError) as error:
-                raise naming.cannot_be_joined(address, error) from error
+                raise ray_names.cannot_be_joined(address, error) from error
             return cls(started_here=False)
         local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
         ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
@@ -105,7 +105,7 @@ class RayCluster:
                 made[node_index] = placement_group(
                     [dict(pinned(request).bundle)] * sizes[node_index],
                     strategy=request.strategy,
-                    name=naming.native_name(request, node_index),
+                    name=ray_names.native_name(request, node_index),
                     lifetime=request.lifetime,
                 )
             for group in made.values():
@@ -145,7 +145,7 @@ class RayCluster:
         except ValueError as error:
             if "already" not in str(error):
                 raise
-            raise naming.name_taken(request.name) from None
+            raise ray_names.name_taken(request.name) from None
 
     def submit(self, actor: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Call an actor's method with two returns."""
@@ -280,7 +280,7 @@ class RayCluster:
         try:
             return ray.get_actor(name)
         except ValueError:
-            raise naming.unknown_name(name, ray.get_runtime_context().namespace) from None
+            raise ray_names.unknown_name(name, ray.get_runtime_context().namespace) from None
 
     def adopt_actor(self, actor: Any) -> None:
         """Remember that the handle may not know how many returns a method has: another process made the class."""
@@ -341,7 +341,7 @@ class RayCluster:
 def _require_connection() -> None:
     """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors."""
     if not ray.is_initialized():
-        raise naming.was_shut_down()
+        raise ray_names.was_shut_down()
 
 
 def _where(request: SpawnRequest) -> dict[str, Any]:
@@ -425,7 +425,7 @@ def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
     """Return the bundles that others hold; ``own`` groups stand for the request itself."""
     mine = {group.id.hex() for group in own}
     return [
-        Reservation(entry["bundles_to_node_id"][index], naming.shown_name(entry["name"]), dict(bundle))
+        Reservation(entry["bundles_to_node_id"][index], ray_names.shown_name(entry["name"]), dict(bundle))
         for entry in placement_group_table().values()
         if entry["state"] in {"CREATED", "RESCHEDULING"} and entry["placement_group_id"] not in mine
         for index, bundle in entry["bundles"].items()
@@ -445,5 +445,5 @@ def _translated(error: BaseException) -> BaseException:
         return error
     if isinstance(error, (RayActorError, OutOfMemoryError, NodeDiedError)):
         # Its process is gone in all three cases; one that cannot be reached may come back.
-        return naming.death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
+        return ray_names.death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
     return unread_in(error) or error

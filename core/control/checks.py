@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from core.control.world import GroupView, PoolView, World
+from core.control.snapshot import GroupView, PoolView, World
 from core.errors import LiveStateError, PoolClosedError, PoolSpecError, StateError, UnknownNameError, UsageError
 from core.pool import PoolState
 from core.runtime import checked_name

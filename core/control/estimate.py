@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from core.control.world import GroupView
+from core.control.snapshot import GroupView
 
 _KEPT = 5
 _ASSUMED_SWITCH_S = 0.1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from core.cluster.holdings import SlotKey
-from core.control.world import PoolView, SlotView
+from core.control.snapshot import PoolView, SlotView
 
 
 @dataclass(frozen=True, slots=True)

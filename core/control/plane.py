@@ -11,12 +11,12 @@ from typing import TypeVar
 from core.control.checks import find_pool
 from core.control.commands import Command, Merge, Operation, OperationState, Pause, Plan, PoolSnapshot, Resize, Resume
 from core.control.estimate import Experience
+from core.control.executor import Undertaking
 from core.control.operations import OperationBook
 from core.control.pausing import Pausing
 from core.control.plans import Change, plan_change
 from core.control.slots import RuntimeRoom
-from core.control.undertaking import Undertaking
-from core.control.world import look
+from core.control.snapshot import look
 from core.errors import CallTimeoutError, GenerationConflictError, StateError, UnknownNameError
 from core.pool import PoolState, RayResourcePool
 from core.runtime import Runtime, refuse_workers

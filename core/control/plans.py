@@ -24,7 +24,7 @@ from core.control.checks import (
 from core.control.commands import GroupMove, Merge, Move, Plan, PoolChange, Resize, Split
 from core.control.estimate import Experience
 from core.control.layout import Entry, Target, by_address, by_node, entries, freed, stranded
-from core.control.world import GroupView, PoolView, World
+from core.control.snapshot import GroupView, PoolView, World
 from core.errors import PlacementError, PoolSpecError, UsageError
 from core.worker import Keeping
 

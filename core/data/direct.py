@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from core.cluster.fetching import offer, take, take_by_store
-from core.cluster.offers import NoDirectTransport, Offer
+from core.cluster.ray_transport import NoDirectTransport, Offer
 from core.data.memory import raw_bytes
 from core.data.wire import Parcel, local_device, pack, sending
 from core.errors import CallTimeoutError, WorkerDiedError

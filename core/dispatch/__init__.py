@@ -1,6 +1,5 @@
 """How a call's arguments reach the ranks and how their results come back: modes, rules, ``@register``."""
 
-from core.dispatch.deal import Arguments, Broadcast, Deal, PerRank, RankArguments, broadcast, per_rank
 from core.dispatch.mesh import (
     collect_lazy_compute_data_proto,
     collect_nd_compute,
@@ -30,6 +29,7 @@ from core.dispatch.rules import (
     rule_for,
     update_dispatch_mode,
 )
+from core.dispatch.split import Arguments, Broadcast, Deal, PerRank, RankArguments, broadcast, per_rank
 
 __all__ = [
     "DISPATCH_MODE_FN_REGISTRY",

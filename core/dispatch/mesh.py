@@ -15,7 +15,7 @@ from core.cluster.fetching import is_ref
 from core.data.future import DataProtoFuture
 from core.data.rows import join
 from core.data.shares import Uneven
-from core.dispatch.deal import Arguments, Deal, deal_rows
+from core.dispatch.split import Arguments, Deal, deal_rows
 from core.errors import ShareError
 
 

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 from core.data.rows import join
 from core.data.shares import Uneven
-from core.dispatch.deal import (
+from core.dispatch.mesh import ask_mesh, deal_mesh, join_or_future, mesh_name_of
+from core.dispatch.modes import Dispatch, Execute, OpenEnum
+from core.dispatch.register import Registration
+from core.dispatch.split import (
     Arguments,
     Broadcast,
     Deal,
@@ -21,9 +24,6 @@ from core.dispatch.deal import (
     deal_rows,
     deal_to_all,
 )
-from core.dispatch.mesh import ask_mesh, deal_mesh, join_or_future, mesh_name_of
-from core.dispatch.modes import Dispatch, Execute, OpenEnum
-from core.dispatch.register import Registration
 from core.errors import RegistrationError, ShareError
 
 

@@ -7,8 +7,8 @@ from core.group.colocate import (
     create_colocated_worker_cls_fused,
     create_colocated_worker_raw_cls,
 )
-from core.group.health import check_workers_alive, set_health
 from core.group.worker_group import RayWorkerGroup
+from core.health.monitor import check_workers_alive, set_health
 
 __all__ = [
     "BoundMethod",

@@ -19,13 +19,13 @@ from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registra
 from core.dispatch.modes import OpenEnum
 from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
 from core.events import CallStarted, Notice
-from core.group.answers import fetch_answers, fetched_again, undelivered_of, wait_for_answers
-from core.group.ask import Load, ask_all, submit_all, weigh
 from core.group.bind import Method
-from core.group.crew import Crew
+from core.group.call_tracker import CallFacts, CallTracker
 from core.group.deadline import limit_s
-from core.group.restart import restart_if_due
-from core.group.track import CallFacts, CallTracker
+from core.group.execute import Load, ask_all, submit_all, weigh
+from core.group.wait import fetch_answers, fetched_again, undelivered_of, wait_for_answers
+from core.group.worker_set import Crew
+from core.lifecycle.restart import restart_if_due
 from core.pool import Gate
 from core.runtime import Runtime
 

@@ -16,11 +16,11 @@ from core.cluster import Ref
 from core.cluster.deadline import said_in_block, within_reach
 from core.dispatch import Registration
 from core.errors import CallTimeoutError
-from core.group.crew import Crew
-from core.group.evidence import process_state
-from core.group.inflight import RankOut, calls_in_flight, ranks_in_words
-from core.group.track import CallTracker
-from core.worker.traces import machine
+from core.group.call_tracker import CallTracker
+from core.group.in_flight import RankOut, calls_in_flight, ranks_in_words
+from core.group.worker_set import Crew
+from core.health.evidence import process_state
+from core.worker.process_info import machine
 
 _BEAT_S = 1.0
 """How often a wait looks up: for a death that the cluster does not tell of."""

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING
 from core.cluster.base import UNREACHABLE, Cluster
 from core.errors import ClusterUnreachableError, WorkerDiedError
 from core.events import Notice
-from core.group.evidence import Clues, Found, Verdict, judge, look
-from core.group.inflight import calls_in_flight, states_of
-from core.group.policy import DeathPolicy, end_driver
-from core.group.report import Memory, Victim, ended, error_of, text_of
+from core.group.in_flight import calls_in_flight, states_of
+from core.health.evidence import Clues, Found, Verdict, judge, look
+from core.health.policy import DeathPolicy, end_driver
+from core.health.report import Memory, Victim, ended, error_of, text_of
 from core.runtime import OnDeath
 
 if TYPE_CHECKING:
-    from core.group.crew import Crew
-    from core.group.watch import Watch
+    from core.group.worker_set import Crew
+    from core.health.process_watch import Watch
 
 _log = logging.getLogger("podium.health")
 _FLUSH_S = 2.0

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from core.errors import UnknownNameError
-from core.group.crew import Crew
-from core.group.evidence import process_state
-from core.group.health import health_of
-from core.group.inflight import calls_in_flight
-from core.group.track import CallTracker
+from core.group.call_tracker import CallTracker
+from core.group.in_flight import calls_in_flight
+from core.group.worker_set import Crew
+from core.health.evidence import process_state
+from core.health.monitor import health_of
 from core.runtime import Runtime
-from core.worker.traces import STACKS_SIGNAL, Traces, machine
+from core.worker.process_info import STACKS_SIGNAL, Traces, machine
 
 _ANSWER_S = 3.0
 _SETTLED_S = 0.05

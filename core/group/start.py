@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.cluster import ActorHandle, Cluster, Placement, Ref, SpawnRequest
-from core.cluster.unread import Unread
+from core.cluster.ray_errors import Unread
 from core.data.shares import Receipt
 from core.errors import CallTimeoutError, UsageError, VersionSkewError, WorkerDiedError, WorkerStartError
 from core.group.class_args import RayClassWithInitArgs

@@ -15,18 +15,18 @@ from core.cluster import ActorHandle
 from core.data.shares import Uneven
 from core.dispatch import Execute
 from core.dispatch.register import as_uneven
-from core.endings import Ending
 from core.errors import PoolClosedError, RegistrationError, UnknownNameError, UsageError
+from core.finalizers import Ending
 from core.group.announce import announce_group, let_go
 from core.group.bind import Method, bind, registered_methods
 from core.group.call import called_by_name, perform
+from core.group.call_tracker import CallTracker
 from core.group.class_args import RayClassWithInitArgs
-from core.group.crew import Behind, Crew, Drained
 from core.group.detached import find_workers
-from core.group.health import health_of
-from core.group.policy import Care, DeathPolicy, Restarts
 from core.group.start import Started, StartSettings, start_workers
-from core.group.track import CallTracker
+from core.group.worker_set import Behind, Crew, Drained
+from core.health.monitor import health_of
+from core.health.policy import Care, DeathPolicy, Restarts
 from core.pool import RayResourcePool
 from core.runtime import OnDeath, Runtime
 from core.worker.fused import FusedWorker, Role

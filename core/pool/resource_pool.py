@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from core import runtime as runtimes
 from core.cluster import Placement, ReserveRequest
 from core.cluster.holdings import Holding, give_back, slot_keys
-from core.endings import Ending
 from core.errors import PlacementError, PoolClosedError, PoolSpecError
+from core.finalizers import Ending
 from core.pool.announce import PoolAnnouncer
 from core.pool.gate import Gate, PoolState
 from core.pool.seats import leave_seats, take_seats

@@ -40,11 +40,11 @@ from core.data.wire import pack
 from core.dispatch import registration_of
 from core.errors import ShareError, WorkerStartError
 from core.version import PACKAGE_PATH, VERSION
+from core.worker.call_header import Header, plain_answer_name, plain_header
 from core.worker.facts import RankFacts, visible_devices
-from core.worker.header import Header, plain_answer_name, plain_header
 from core.worker.ports import hold_port
-from core.worker.raised import user_traceback, words_of, wrapped
-from core.worker.traces import Traces, leave_traces
+from core.worker.process_info import Traces, leave_traces
+from core.worker.remote_error import user_traceback, words_of, wrapped
 
 _LOAD_STATE = Header("load_state", -1, 0, False, "")
 

@@ -15,7 +15,7 @@ import pytest
 from core.cluster import Cluster, Outcome, Placement, ReserveRequest, SpawnRequest
 from core.cluster.fetching import fetch, is_ref
 from core.cluster.local import LocalCluster
-from core.cluster.unread import Unread
+from core.cluster.ray_errors import Unread
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError, WorkerMethodError
 from tests.cluster_actors import Awaiting, Echo, Rooted, Stillborn
 

@@ -17,12 +17,12 @@ import pytest
 from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, ReplicatedState, Worker, register
 from core.errors import WorkerDiedError
 from core.events import WorkerEnded
-from core.group.health import health_of
-from core.group.inflight import calls_in_flight
-from core.group.watch import _key
+from core.group.in_flight import calls_in_flight
+from core.health.monitor import health_of
+from core.health.process_watch import _key
 from core.runtime import Runtime
 from core.testing import RecordingObserver
-from core.worker.traces import machine
+from core.worker.process_info import machine
 from tests.ray_nodes import Nodes, nodes_of_ray
 
 pytestmark = [

@@ -29,7 +29,7 @@ from core import (
 )
 from core.errors import CallTimeoutError, WorkerDiedError
 from core.events import CallStalled, GroupRebuilt, WorkerEnded
-from core.group.inflight import calls_in_flight
+from core.group.in_flight import calls_in_flight
 from core.group.stacks import dump
 from core.runtime import Runtime
 from core.testing import RecordingObserver

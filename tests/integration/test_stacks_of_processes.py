@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from core.group.stacks import of_process
-from core.worker.traces import Traces
+from core.worker.process_info import Traces
 
 pytestmark = pytest.mark.integration
 
 _WORKER = """
 import threading
-from core.worker.traces import leave_traces
+from core.worker.process_info import leave_traces
 
 def stuck():
     lock = threading.Lock()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from core.errors import UnknownNameError
-from core.group import inflight
+from core.group import in_flight
 from tests.app_doubles import House, MemorySource, answer, check_problem, get, post
 from tests.app_plane import STARTED_NS
 from web.changes import AuditEntry
@@ -23,8 +23,8 @@ class Flying(MemorySource):
 
 
 def test_the_drivers_own_memory_says_what_is_in_flight_and_the_record_where_it_lives() -> None:
-    out = (inflight.RankOut(0, 1.25), inflight.RankOut(5, 0.5))
-    call = inflight.CallInFlight(
+    out = (in_flight.RankOut(0, 1.25), in_flight.RankOut(5, 0.5))
+    call = in_flight.CallInFlight(
         7, "rollout", "pool", "generate", 1, True, STARTED_NS + 2_000_000_000, 1.5, out, (1, 2)
     )
     house = House(Flying())

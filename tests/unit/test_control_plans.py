@@ -11,7 +11,7 @@ from core.control import Merge, Move, Part, Resize, Split
 from core.control.estimate import Experience
 from core.control.layout import Entry
 from core.control.plans import Change, Mode, plan_change
-from core.control.world import GroupView, PoolView, SlotView, World
+from core.control.snapshot import GroupView, PoolView, SlotView, World
 from core.errors import LiveStateError, PlacementError, UsageError
 from core.pool import PoolState
 from core.worker import Keeping

@@ -21,8 +21,8 @@ from core import (
     create_colocated_worker_cls,
     register,
 )
-from core.cluster.offers import Offer
-from core.cluster.options import offers_directly
+from core.cluster.ray_options import offers_directly
+from core.cluster.ray_transport import Offer
 from core.data.direct import Offered, _TakingApart, kept_here, landed, noting
 from core.data.equality import values_equal
 from core.events import Notice

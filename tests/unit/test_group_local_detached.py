@@ -22,9 +22,9 @@ from core import (
 )
 from core.cluster.local import LocalCluster
 from core.controller import Controller
-from core.endings import settle
 from core.errors import CallTimeoutError, PlacementError, PoolClosedError, UnknownNameError, UsageError, WorkerDiedError
 from core.events import GroupClosed, WorkerEnded, WorkerStarted
+from core.finalizers import settle
 from core.testing import RecordingObserver
 from tests.group_workers import Rows
 

@@ -12,7 +12,6 @@ import pytest
 
 from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, ResourcePool, Worker, get, register
 from core.controller import Controller
-from core.endings import settle
 from core.errors import (
     CallTimeoutError,
     PlacementError,
@@ -35,6 +34,7 @@ from core.events import (
     WorkerEnded,
     WorkerStarted,
 )
+from core.finalizers import settle
 from core.testing import RecordingObserver, local_controller
 from tests.group_workers import Held, Rows, Waiting
 

@@ -15,12 +15,12 @@ from web.steps import MethodInSteps, StepsSum
 CRASH_TEXT = """Fatal Python error: Aborted
 
 Thread 0x00007f2a4b7fe6c0 (most recent call first):
-  File "core/group/policy.py", line 71 in abort
+  File "core/health/policy.py", line 71 in abort
   File "threading.py", line 982 in run
 
 Thread 0x00007f2a6c1d9740 (most recent call first):
   File "core/cluster/on_ray.py", line 402 in wait
-  File "core/group/answers.py", line 118 in take
+  File "core/group/wait.py", line 118 in take
   File "examples/train_ppo.py", line 52 in main
 """
 

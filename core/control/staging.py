@@ -1,0 +1,130 @@
+"""What a change brings up and has not switched to yet: slots, new workers, and the places that are kept for those.
+
+All of it can be taken back. What is started here is started on any thread that may use the cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from core.cluster import Placement
+from core.cluster.holdings import SlotKey, slot_keys
+from core.control.plans import Change, Mode
+from core.control.slots import known_slots, put_together, reserve_extras
+from core.group import RayWorkerGroup
+from core.lifecycle.reconfigure import Regrouping, discard, spawn_missing
+from core.lifecycle.replace_workers import Prepared, abandon, prepare
+from core.pool import RayResourcePool
+from core.pool.seats import leave_seats, take_seats
+from core.runtime import Runtime
+
+
+class Newcomers:
+    """The slots and workers that come for one change, by pool and by group.
+
+    ``prepared`` are workers that are built, ``regroupings`` processes beside which others of their group stay.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        change: Change,
+        pools: Mapping[str, RayResourcePool],
+        groups: Mapping[str, RayWorkerGroup],
+        left_s: Callable[[], float],
+    ) -> None:
+        """Bring up nothing yet; ``left_s`` says how long it may take."""
+        self.placements: dict[str, Placement] = {}
+        self.prepared: dict[str, Prepared] = {}
+        self.regroupings: dict[str, Regrouping] = {}
+        self.staying = frozenset(move.group for move in change.plan.groups if move.how == "reconfigure")
+        self._runtime, self._change, self._pools, self._groups = runtime, change, pools, groups
+        self._cluster, self._left_s = runtime.cluster, left_s
+        self._reserved: list[Placement] = []
+        self._seats: list[tuple[tuple[SlotKey, ...], str]] = []
+
+    def reserve(self, say: Callable[[str], None]) -> None:
+        """Reserve the slots that are missing, and say which all pools are to have.
+
+        Raises:
+            PlacementError: They were not free in time.
+        """
+        known = known_slots(self._runtime, tuple(self._pools.values()))
+        for target in self._change.targets:
+            extras: tuple[Placement, ...] = ()
+            if target.extras:
+                n_extra = sum(entry.extra for entry in target.extras)
+                say(f"reserving {n_extra} slots for {target.pool}")
+                # Only a resize asks for more, and its pool is there.
+                request = self._pools[target.pool].request
+                extras = reserve_extras(self._cluster, request, target, self._left_s())
+                self._reserved += extras
+            self.placements[target.pool] = put_together(target, known, extras)
+
+    def start(self, given_up: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Bring up the new workers of all groups side by side; the first that fails stops the others.
+
+        Raises:
+            WorkerStartError: A new worker did not come up.
+            CallTimeoutError: They were not up in time, or ``given_up`` said so.
+        """
+        if not self._groups:
+            return
+        stop = threading.Event()
+        with ThreadPoolExecutor(len(self._groups), thread_name_prefix="podium-start") as starters:
+            try:
+                starting = []
+                for name, home in sorted(self._change.homes.items()):
+                    n_workers = len(self.placements[home].slots)
+                    say(f"starting {n_workers} workers of {name} for {home}")
+                    self._take_seats(name, home)
+                    starting.append(starters.submit(self._start_one, name, home, lambda: stop.is_set() or given_up()))
+                done, _ = wait(starting, return_when=FIRST_EXCEPTION)
+                failed = next((error for one in done if (error := one.exception()) is not None), None)
+                if failed is not None:
+                    raise failed
+            finally:
+                # Leaving the block waits for the others, which look at this four times a second.
+                stop.set()
+
+    def keep(self) -> None:
+        """Have what was reserved belong to its pools: ``abandon`` does not give it back any more."""
+        self._reserved = []
+
+    def abandon(self) -> None:
+        """End and give back what was brought up and not switched to; may be called twice."""
+        for name, prepared in self.prepared.items():
+            if name not in self.regroupings:
+                abandon(self._groups[name], prepared)
+        for name, regrouping in self.regroupings.items():
+            discard(self._groups[name], regrouping)
+        self.leave_seats()
+        # A cluster that was let go of meanwhile took them along; asked for now, the runtime would connect to another.
+        for placement in self._reserved if self._runtime.connected else ():
+            self._cluster.release(placement)
+        self.prepared, self.regroupings, self._reserved, self.placements = {}, {}, [], {}
+
+    def leave_seats(self) -> None:
+        """Give up the places that were kept for new workers: they have them, or do not come."""
+        for keys, seat in self._seats:
+            leave_seats(self._runtime.slot_tenants, keys, seat)
+        self._seats = []
+
+    def _start_one(self, name: str, home: str, given_up: Callable[[], bool]) -> None:
+        group, placement = self._groups[name], self.placements[home]
+        like = self._pools.get(home) or next(iter(self._pools.values()))
+        if name in self.staying:
+            self.regroupings[name] = spawn_missing(group, placement, like, self._left_s(), given_up)
+        else:
+            self.prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
+
+    def _take_seats(self, name: str, home: str) -> None:
+        """Keep other groups off the places that new workers have beside the old ones."""
+        if self._change.mode is not Mode.PREPARED:
+            return
+        there = set(slot_keys(self._groups[name].resource_pool.placement_now)) if name in self.staying else set()
+        keys = tuple(key for key in slot_keys(self.placements[home]) if key not in there)
+        take_seats(self._runtime.slot_tenants, keys, f"{name} (to come)")
+        self._seats.append((keys, f"{name} (to come)"))

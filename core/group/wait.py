@@ -1,0 +1,192 @@
+"""Taking the answers of the ranks that were asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from core.cluster import Outcome, Ref
+from core.cluster.deadline import said_in_block
+from core.cluster.ray_errors import Unread
+from core.data.landing import Landing
+from core.data.rows import row_count
+from core.data.shares import Receipt
+from core.errors import PodiumError, WorkerDiedError, WorkerMethodError
+from core.events import Notice
+from core.group.call_tracker import CallTracker
+from core.group.deadline import ready_in_time
+from core.group.in_flight import states_of, words_for
+from core.group.worker_set import Crew
+
+
+class Answer:
+    """Passes a rank's receipt on to the call's tracker; ``joined`` when it comes behind the result in one object."""
+
+    __slots__ = ("_joined", "_rank", "_tracker")
+
+    def __init__(self, tracker: CallTracker, rank: int, joined: bool = False) -> None:
+        self._tracker = tracker
+        self._rank = rank
+        self._joined = joined
+
+    def __call__(self, outcome: Outcome) -> None:
+        if self._joined and outcome.error is None:
+            outcome = Outcome(_opened(outcome.value)[1])
+        if isinstance(outcome.error, Unread):
+            facts = self._tracker.facts
+            outcome = Outcome(error=undelivered(outcome.error, facts.group, facts.method, self._rank))
+        self._tracker.answered(self._rank, outcome)
+
+
+def _opened(answer: Any) -> tuple[Any, bytes]:
+    """Return an answer's result and receipt; the receipt alone is an answer without a result."""
+    return (None, answer) if type(answer) is bytes else (answer[0], answer[1])
+
+
+def follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
+    """Let ranks that are still out tell of themselves later: the driver has its error and goes on."""
+    for place in places:
+        crew.cluster.on_ready(refs[place], Answer(tracker, tracker.facts.ranks[place], joined=True))
+
+
+def wait_for_answers(
+    crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing
+) -> tuple[list[Any], list[Receipt]]:
+    """Take each rank's answer when it is there; the first failure, or the call's deadline, ends the wait.
+
+    Answers that come while others are still out land meanwhile.
+    """
+    began = time.monotonic_ns()
+    answers: dict[int, Any] = {}
+    taken: set[int] = set()
+    try:
+        at_once = crew.cluster.fetch_quick(refs, tracker.facts.timeout_s)
+        if at_once is not None:
+            opened = [_opened(answer) for answer in at_once]
+            return [result for result, _ in opened], tracker.all_answered([packed for _, packed in opened])
+        for ready in ready_in_time(crew, refs, tracker, tracker.facts.timeout_s):
+            if not ready:
+                _end_for_the_dead(crew, tracker, taken)
+            ready_ns = crew.runtime.clock.now_ns()
+            for place, outcome in zip(ready, _outcomes(crew, [refs[place] for place in ready]), strict=True):
+                taken.add(place)
+                rank = tracker.facts.ranks[place]
+                if outcome.error is not None:
+                    told = undelivered(outcome.error, crew.group, tracker.facts.method, rank)
+                    tracker.answered(rank, Outcome(error=told), ready_ns)
+                    _tell_of_others(crew, rank, told, tracker)
+                    try:
+                        raise told from told.__cause__
+                    finally:
+                        del told, outcome
+                answers[place], packed = _opened(outcome.value)
+                tracker.answered(rank, Outcome(packed), ready_ns)
+            for place in ready:
+                answers[place] = _landed(landing, tracker, place, answers[place])
+    except BaseException:
+        follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)
+        raise
+    finally:
+        tracker.phases.wait_ns = time.monotonic_ns() - began
+    return [answers[place] for place in range(len(refs))], tracker.receipts
+
+
+def _end_for_the_dead(crew: Crew, tracker: CallTracker, taken: set[int]) -> None:
+    """Raise for a rank that is known to have died, and that the cluster has no word of yet."""
+    ranks = tracker.facts.ranks
+    died = crew.deaths.overdue([rank for place, rank in enumerate(ranks) if place not in taken])
+    if died is not None:
+        taken.add(ranks.index(died.rank))
+        tracker.answered(died.rank, Outcome(error=died), crew.runtime.clock.now_ns())
+        try:
+            raise died
+        finally:
+            del died
+
+
+def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing) -> list[Any]:
+    """Return the results of a non-blocking call, within the deadline of the block around the ``get``, or its own.
+
+    Raises:
+        CallTimeoutError: They were not there in time.
+        WorkerDiedError: A rank is known to have died before it answered.
+    """
+    said = said_in_block()
+    timeout_s = tracker.facts.timeout_s if said is None else said or None
+    answers: dict[int, Any] = {}
+    for ready in ready_in_time(crew, refs, tracker, timeout_s):
+        if not ready and (died := crew.deaths.overdue(tracker.out)) is not None:
+            try:
+                raise died
+            finally:
+                del died
+        for place, result in zip(ready, crew.cluster.fetch([refs[place] for place in ready]), strict=True):
+            answers[place] = _landed(landing, tracker, place, result)
+    return [answers[place] for place in range(len(refs))]
+
+
+def _landed(landing: Landing, tracker: CallTracker, place: int, result: Any) -> Any:
+    """Put a result's rows to where they are joined, if they are to be and can be."""
+    places = tracker.sources or range(len(tracker.facts.ranks))
+    if not landing.is_on or place not in places:
+        return result
+    return landing.land(places.index(place), result, row_count(result))
+
+
+def fetched_again(crew: Crew, refs: Sequence[Ref]) -> list[Any]:
+    """Return the results of answers that were taken before, as other objects."""
+    return [_opened(answer)[0] for answer in crew.cluster.fetch(refs)]
+
+
+def _tell_of_others(crew: Crew, rank: int, error: BaseException, tracker: CallTracker) -> None:
+    """Say what the ranks that are still out were doing when one failed; of a death its own report says so."""
+    if not tracker.out or isinstance(error, WorkerDiedError):
+        return
+    facts = tracker.facts
+    states = states_of(crew.runtime, facts.group, crew.world_size, crew.dead)
+    others = words_for([state for state in states if state.rank != rank and state.rank in facts.ranks])
+    text = f"call {facts.call_id} {facts.group}.{facts.method} failed on rank {rank}; at that moment: {others}"
+    crew.runtime.bus.emit(Notice(crew.runtime.clock.now_ns(), "warning", text))
+
+
+def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -> BaseException:
+    """Say whose answer it was that could not be brought here; what already says so passes as it is."""
+    if isinstance(error, PodiumError) or not isinstance(error, Exception):
+        return error
+    who = f"rank {rank}" if rank >= 0 else "a rank"
+    if isinstance(error, Unread):
+        return error.told(f"{group}.{method}", who, group=group, rank=rank, method=method)
+    cause = error.__cause__ or error
+    return WorkerMethodError(
+        f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}",
+        group=group,
+        rank=rank,
+        method=method,
+        cause_type=type(cause).__name__,
+        cause=cause,
+    )
+
+
+def undelivered_of(
+    error: BaseException, crew: Crew, refs: Sequence[Ref], ranks: Sequence[int], method: str
+) -> BaseException:
+    """Return ``undelivered`` for the results of a non-blocking call, with the rank whose it is."""
+    if isinstance(error, PodiumError) or not isinstance(error, Exception):
+        return error
+    ready, _ = crew.cluster.wait(refs, len(refs), 0.0)
+    there = set(ready)
+    for rank, ref in zip(ranks, refs, strict=False):
+        if ref in there and (failed := _outcomes(crew, [ref])[0].error) is not None:
+            return undelivered(failed, crew.group, method, rank)
+    return undelivered(error, crew.group, method)
+
+
+def _outcomes(crew: Crew, refs: Sequence[Ref]) -> list[Outcome]:
+    """Fetch what is ready: all in one go, or one by one when an error is among them."""
+    try:
+        return [Outcome(value) for value in crew.cluster.fetch(refs)]
+    except Exception as error:
+        if len(refs) == 1:
+            return [Outcome(error=error)]
+    return [outcome for ref in refs for outcome in _outcomes(crew, [ref])]
