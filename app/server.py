@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 from app.api import Tokens, create_app, hub_of
 from app.api.audit import OperationAudit
-from app.api.patience import patient_protocol
+from app.api.connections import server_config
 from app.live import Live
 from app.metrics import Metrics
 from app.recorder import Recorder, start_run
@@ -42,7 +42,6 @@ from web.source import RunSource
 _log = logging.getLogger("podium.server")
 _START_S = 10.0
 _JOIN_S = 3.0
-_GRACE_S = 2
 
 
 class WebServer:
@@ -80,24 +79,8 @@ class WebServer:
         """
         self.bind()
         assert self._socket is not None
-        config = uvicorn.Config(
-            app,
-            http=patient_protocol(self.settings.limits.head_timeout_s),
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            # A visitor without a token could fill the driver's terminal with warnings of requests that make no sense.
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE_S,
-            limit_concurrency=self.settings.limits.n_connections + 1,
-        )
         self._app = app
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(server_config(app, self.settings.limits))
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="podium-server", daemon=True
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from core.errors import UsageError
 
@@ -19,7 +19,9 @@ class SettingsError(UsageError):
     setting: str = ""
 
 
-_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+# What RFC 3986 lets stand in a path, but for ";" and ",", which would end the path in a cookie.
+_IN_A_PATH = "@:!$&'()*+=~"
+_SEGMENT = re.compile(rf"(?:[\w.{re.escape(_IN_A_PATH)}-]|%(?![01][0-9A-Fa-f]|2[Ff]|5[Cc]|7[Ff])[0-9A-Fa-f]{{2}})+")
 # A socket's address has 108 bytes on Linux and 104 elsewhere, with the zero at its end.
 _MAX_UDS_BYTES = 103
 
@@ -29,19 +31,26 @@ class Limits:
     """How much one server gives away, so that a visitor cannot slow the training down.
 
     ``requests_per_s`` is what a credential may ask for in the long run, ``n_burst`` what it may ask for at once: a page
-    brings a handful of questions with it.
+    brings a handful of questions with it. ``n_connections`` is the number of connections that showed a token,
+    ``n_strangers`` of those that did not. A stranger over the rate gets its answer ``stranger_delay_s`` late.
+    ``write_timeout_s`` is how long a reader may stand still before its connection is aborted.
     """
 
     max_body_bytes: int = 64 * 1024
     requests_per_s: float = 20.0
     n_burst: int = 40
     n_connections: int = 32
+    n_strangers: int = 64
     n_streams: int = 16
     n_readers: int = 2
     n_commanders: int = 4
     n_readers_waiting: int = 32
-    head_timeout_s: float = 10.0
+    n_headers: int = 100
+    head_timeout_s: float = 5.0
     body_timeout_s: float = 10.0
+    refused_body_timeout_s: float = 2.0
+    write_timeout_s: float = 10.0
+    stranger_delay_s: float = 0.5
     tick_s: float = 0.5
 
 
@@ -81,12 +90,7 @@ class ServerSettings:
             )
         if self.uds:
             self._check_uds()
-        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
-            raise SettingsError(
-                f"--root-path {self.root_path!r} is no path such as /podium: it begins with a slash and does not end "
-                "with one",
-                setting="--root-path",
-            )
+        object.__setattr__(self, "root_path", _as_written(self.root_path))
 
     def _check_uds(self) -> None:
         if self.port or self.host != "127.0.0.1":
@@ -100,14 +104,27 @@ class ServerSettings:
             )
 
 
+def _as_written(root_path: str) -> str:
+    """Return ``root_path`` as a browser writes it; a user's name in it may hold "@" or be encoded already.
+
+    Raises:
+        SettingsError: It is not a path.
+    """
+    first, *segments = root_path.split("/")
+    dots = {".", ".."} & set(unquote(root_path).split("/"))
+    if root_path and (first or dots or not segments or not all(map(_SEGMENT.fullmatch, segments))):
+        raise SettingsError(
+            f"--root-path {root_path!r} is not a path such as /podium or /user/jane@example.org/podium: it begins with "
+            "a slash, does not end with one, and other characters than letters, digits and .-_~@:!$&'()*+= are "
+            "percent-encoded",
+            setting="--root-path",
+        )
+    return quote(unquote(root_path), safe=f"/{_IN_A_PATH}")
+
+
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Return whether ``host`` is an address of this machine alone that the ``Host`` check knows; not all of 127/8."""
+    return host in {"localhost", "127.0.0.1", "::1"}
 
 
 @dataclass(frozen=True, slots=True)

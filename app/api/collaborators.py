@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from fastapi import Depends, Request
 
 from app.api.idempotency import Remembered
-from app.api.limits import ReadPool, Seats
+from app.api.limits import ReadPool, Recent, Seats
 from app.api.problems import Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, Visitor
 from app.api.static import StaticFiles
@@ -43,6 +43,7 @@ class Collaborators:
     files: StaticFiles
     remembered: Remembered
     seats: Seats
+    readiness: Recent[bool]
     is_over: Callable[[], bool]
     is_ending: Callable[[], bool]
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None

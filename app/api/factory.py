@@ -16,9 +16,9 @@ from app.api.collaborators import Collaborators
 from app.api.documents import PROBLEM_SCHEMAS
 from app.api.guard import Guard
 from app.api.idempotency import Remembered
-from app.api.limits import ReadPool, Seats
+from app.api.limits import ReadPool, Recent, Seats
 from app.api.problems import install_problem_handlers
-from app.api.rules import OPEN_PATHS, Rules, allowed_hosts
+from app.api.rules import Rules, allowed_hosts
 from app.api.static import StaticFiles, find_plotly_js
 from app.api.stream import TickHub
 from app.api.tokens import Tokens
@@ -79,6 +79,7 @@ def create_app(
         files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
         remembered=Remembered(),
         seats=Seats(limits.n_streams),
+        readiness=Recent(1.0),
         is_over=is_over,
         is_ending=is_ending,
         in_flight=in_flight,
@@ -90,6 +91,8 @@ def create_app(
         version=VERSION,
         docs_url=None,
         redoc_url=None,
+        # A redirect would name the Host and the scheme that we see, which behind a proxy are not the browser's.
+        redirect_slashes=False,
         openapi_url="/openapi.json",
         servers=[{"url": settings.root_path}] if settings.root_path else None,
         **_telemetry_off(),
@@ -121,7 +124,7 @@ def _rules(settings: ServerSettings, tokens: Tokens) -> Rules:
         cookie="podium_uds" if settings.uds else f"podium_{settings.port}",
         control=settings.control,
         tokens=tokens,
-        open_paths=OPEN_PATHS | {"/metrics"} if settings.metrics_open else OPEN_PATHS,
+        open_paths=frozenset({"/metrics"} if settings.metrics_open else ()),
         root_path=settings.root_path,
     )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable
 
 import anyio
@@ -12,29 +15,22 @@ import anyio.to_thread
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.audit import AuditLog
+from app.api.audit import AuditLog, RefusalAudit
+from app.api.connections import STATE_KEY, Connection, NoConnection
+from app.api.headers import NO_STORE, SECURITY_HEADERS
 from app.api.limits import RateLimiter
 from app.api.problems import PROBLEM_JSON, HtmlProblem, Problem, problem_body, problem_of, wants_page
 from app.api.rules import STREAM_PATH, Entry, Head, Refusal, Rules, Verdict, Visitor, judge
+from app.api.tokens import Scope as Credential
 from app.settings import Limits
 from app.store.facts import AuditFacts
 
 _log = logging.getLogger("podium.server")
 
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-_HEADERS = (
-    ("content-security-policy", CONTENT_SECURITY_POLICY),
-    ("x-content-type-options", "nosniff"),
-    ("x-frame-options", "DENY"),
-    ("referrer-policy", "no-referrer"),
-    ("permissions-policy", "camera=(), microphone=(), geolocation=(), usb=(), payment=()"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-)
 _MAX_EXPECTED_GENERATION = 2**53
+# An answer is sent in pieces, so that of a large one no more than this waits in memory for a slow reader.
+_PIECE_BYTES = 64 * 1024
+_NO_CONNECTION = NoConnection()
 
 
 class Guard:
@@ -60,7 +56,7 @@ class Guard:
         self._html_problem = html_problem
         self._now_ns = now_ns
         self._requests = RateLimiter(limits.requests_per_s, limits.n_burst)
-        self._audited_refusals = RateLimiter(1.0, 1)
+        self._refusals = RefusalAudit(self._keep)
         self._audit_threads = anyio.CapacityLimiter(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,34 +67,69 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = _below(scope, self._rules.root_path)
+        connection: Connection = scope.get("state", {}).get(STATE_KEY, _NO_CONNECTION)
+        connection.begin()
+        try:
+            await self._answer(_below(scope, self._rules.below), receive, send, connection)
+        finally:
+            connection.end()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, connection: Connection) -> None:
         visit = _Visit(_head(scope), uuid.uuid4().hex, send)
         scope["podium.request_id"] = visit.request_id
-        verdict = self._limited(visit.head, judge(visit.head, self._rules))
+        verdict = self._admit(visit.head, len(scope["headers"]), connection)
         match verdict:
             case Refusal():
-                await self._audit_refusal(visit, verdict)
-                await self._refuse(visit, verdict.problem)
+                await self._turn_away(visit, verdict, receive)
             case Entry():
                 await _enter(visit, verdict, self._rules)
             case Visitor():
                 await self._let_in(scope, receive, visit, verdict)
 
-    def _limited(self, head: Head, verdict: Verdict) -> Verdict:
-        """Refuse the visitor who asks too often; files of the package are not counted."""
-        if head.is_static and isinstance(verdict, Visitor):
+    def _admit(self, head: Head, n_headers: int, connection: Connection) -> Verdict:
+        """Judge a request, then refuse what is beyond the limits; a right credential is counted on its own."""
+        if n_headers > self._limits.n_headers:
+            detail = f"a request has at most {self._limits.n_headers} header fields"
+            return Refusal(Problem(431, "too-large", "Too many header fields", detail, headers=_CLOSE))
+        verdict = judge(head, self._rules)
+        by = verdict.name if isinstance(verdict, Visitor) else verdict.by
+        is_stranger = by == Credential.NOBODY.value
+        if not is_stranger and not connection.identify():
+            detail = f"{self._limits.n_connections} connections with a token are open; close one"
+            later = (*_CLOSE, ("Retry-After", "1"))
+            return Refusal(Problem(503, "too-many-connections", "Too many connections", detail, headers=later), by=by)
+        if head.is_health or (head.is_static and not is_stranger):
             return verdict
-        name = verdict.name if isinstance(verdict, Visitor) else "refused"
-        if self._requests.take(name):
+        is_open = is_stranger and isinstance(verdict, Visitor) and not head.is_static
+        if self._requests.take(head.path if is_open else by):
             return verdict
-        by = verdict.by if isinstance(verdict, Refusal) else name
         detail = f"at most {self._limits.requests_per_s:g} requests a second"
         return Refusal(Problem(429, "too-many", "Too many requests", detail, headers=(("Retry-After", "1"),)), by=by)
+
+    async def _turn_away(self, visit: _Visit, refusal: Refusal, receive: Receive) -> None:
+        """Refuse, after what belongs to the request was read: whoever still sends would not see the answer."""
+        head = visit.head
+        if refusal.problem.status == 429 and refusal.by == Credential.NOBODY.value:
+            # Who has no token cannot keep the driver's process busy with refusals.
+            await anyio.sleep(self._limits.stranger_delay_s)
+        if head.is_mutation and head.has_body and ("Connection", "close") not in refusal.problem.headers:
+            body = await self._body(receive, head, self._limits.refused_body_timeout_s)
+            visit.must_close = isinstance(body, Problem)
+        if head.is_mutation:
+            outcome = "unauthorised" if refusal.problem.status == 401 else "refused"
+            detail = f"{refusal.problem.status} {refusal.problem.slug}"
+            expected = _expected_generation(head, b"")
+            await self._refusals.note(self._entry(visit, refusal.by, expected, outcome, detail))
+        await self._refuse(visit, refusal.problem)
 
     async def _let_in(self, scope: Scope, receive: Receive, visit: _Visit, visitor: Visitor) -> None:
         scope["podium.visitor"] = visitor
         if visit.head.is_mutation:
-            body = await self._body(receive, visit.head)
+            body = await self._body(receive, visit.head, self._limits.body_timeout_s)
+            if isinstance(body, bytes) and (name := _doubled_key(body)) is not None:
+                body = Problem(
+                    422, "invalid-request", "The request does not fit", f"body: the key {name[:40]!r} is there twice"
+                )
             expected = _expected_generation(visit.head, body if isinstance(body, bytes) else b"")
             if isinstance(body, Problem):
                 await self._note(visit, visitor.name, expected, "refused", f"{body.status} {body.slug}")
@@ -123,7 +154,7 @@ class Guard:
             if not visit.status:
                 await self._refuse(visit, problem_of(error))
 
-    async def _body(self, receive: Receive, head: Head) -> bytes | Problem:
+    async def _body(self, receive: Receive, head: Head, timeout_s: float) -> bytes | Problem:
         """Read the whole body of a mutation, or say why it is not taken."""
         declared = head.header("content-length")
         too_large = Problem(
@@ -132,7 +163,7 @@ class Guard:
         if declared.isdigit() and int(declared[:18]) > self._limits.max_body_bytes:
             return too_large
         body = bytearray()
-        with anyio.move_on_after(self._limits.body_timeout_s):
+        with anyio.move_on_after(timeout_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -145,16 +176,6 @@ class Guard:
                     return bytes(body)
         return Problem(408, "too-slow", "Too slow", "the body did not come in time", headers=_CLOSE)
 
-    async def _audit_refusal(self, visit: _Visit, refusal: Refusal) -> None:
-        """Note a refused mutation; of a flood one a second, as each is a row on disk."""
-        if not visit.head.is_mutation:
-            return
-        if refusal.problem.status == 429 and not self._audited_refusals.take("429"):
-            return
-        outcome = "unauthorised" if refusal.problem.status == 401 else "refused"
-        detail = f"{refusal.problem.status} {refusal.problem.slug}"
-        await self._note(visit, refusal.by, _expected_generation(visit.head, b""), outcome, detail)
-
     async def _note(
         self,
         visit: _Visit,
@@ -164,8 +185,13 @@ class Guard:
         detail: str = "",
         operation_id: str = "",
     ) -> None:
+        await self._keep(self._entry(visit, by, expected, outcome, detail, operation_id))
+
+    def _entry(
+        self, visit: _Visit, by: str, expected: int | None, outcome: str, detail: str, operation_id: str = ""
+    ) -> AuditFacts:
         head = visit.head
-        entry = AuditFacts(
+        return AuditFacts(
             at_ns=self._now_ns(),
             actor=by,
             remote=head.remote,
@@ -178,10 +204,12 @@ class Guard:
             detail=detail,
             operation_id=operation_id,
         )
+
+    async def _keep(self, entry: AuditFacts) -> None:
         try:
             await anyio.to_thread.run_sync(self._audit.audit, entry, limiter=self._audit_threads)
         except Exception:
-            _log.exception("the audit entry of %s was lost", visit.request_id)
+            _log.exception("the audit entry of %s was lost", entry.request_id)
 
     async def _refuse(self, visit: _Visit, problem: Problem) -> None:
         head = visit.head
@@ -200,6 +228,8 @@ class _Visit:
         self.head = head
         self.request_id = request_id
         self.status = 0
+        # A body that nobody reads would otherwise be taken for the next request, or keep us reading.
+        self.must_close = head.has_body and not head.is_mutation
         self._send = send
 
     async def send(self, message: Message) -> None:
@@ -209,7 +239,14 @@ class _Visit:
             message = {**message, "headers": self._sealed(list(message.get("headers", [])))}
         elif self.head.method == "HEAD" and message["type"] == "http.response.body":
             message = {**message, "body": b""}
-        await self._send(message)
+        body, more_body = message.get("body", b""), message.get("more_body", False)
+        if len(body) <= _PIECE_BYTES:
+            await self._send(message)
+            return
+        view = memoryview(body)
+        for begin in range(0, len(body), _PIECE_BYTES):
+            end = begin + _PIECE_BYTES
+            await self._send({**message, "body": view[begin:end], "more_body": more_body or end < len(body)})
 
     async def answer(self, status: int, body: bytes, kind: str, headers: tuple[tuple[str, str], ...]) -> None:
         """Send a whole answer."""
@@ -219,10 +256,12 @@ class _Visit:
         await self.send({"type": "http.response.body", "body": body})
 
     def _sealed(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        sealed = {name.encode(): value.encode() for name, value in _HEADERS}
+        sealed = dict(SECURITY_HEADERS)
         sealed[b"x-request-id"] = self.request_id.encode()
         if not (self.head.is_static and self.status in {200, 304}):
-            sealed[b"cache-control"] = b"no-store"
+            sealed |= (NO_STORE,)
+        if self.must_close:
+            sealed[b"connection"] = b"close"
         return [pair for pair in headers if pair[0].lower() not in sealed] + list(sealed.items())
 
 
@@ -249,9 +288,12 @@ def _below(scope: Scope, root_path: str) -> Scope:
 
 def _head(scope: Scope) -> Head:
     headers: dict[str, str] = {}
+    doubled: set[str] = set()
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         joint = "; " if name == "cookie" else ", "
+        if name in headers:
+            doubled.add(name)
         headers[name] = f"{headers[name]}{joint}{value}" if name in headers else value
     client = scope.get("client")
     return Head(
@@ -260,6 +302,7 @@ def _head(scope: Scope) -> Head:
         query=scope["query_string"].decode("latin-1"),
         headers=headers,
         remote=str(client[0]) if client else "",
+        doubled=frozenset(doubled),
     )
 
 
@@ -273,6 +316,18 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
+
+
+def _doubled_key(body: bytes) -> str | None:
+    """Return a key that an object of the JSON ``body`` has twice; what is not JSON is for the route to refuse."""
+    found: list[str] = []
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        found.extend(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
+
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(body, object_pairs_hook=check)
+    return found[0] if found else None
 
 
 def _expected_generation(head: Head, body: bytes) -> int | None:

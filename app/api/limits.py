@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -56,6 +56,24 @@ class Seats:
         """Free a place that was taken."""
         with self._lock:
             self.n_taken -= 1
+
+
+class Recent(Generic[T]):
+    """The answer to a question that needs no token: asked at most once in ``for_s`` seconds, however many ask."""
+
+    def __init__(self, for_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """Start without an answer."""
+        self._for_s = for_s
+        self._clock_s = clock_s
+        self._lock = anyio.Lock()
+        self._answer: tuple[T, float] | None = None
+
+    async def get(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer of ``question``, or the one given a moment ago."""
+        async with self._lock:
+            if self._answer is None or self._clock_s() - self._answer[1] >= self._for_s:
+                self._answer = (await question(), self._clock_s())
+            return self._answer[0]
 
 
 class ReadPool:

@@ -1,8 +1,9 @@
 """Who may ask what: the security rules as one pure function from a request's head to a verdict.
 
-The order is: is the request meant for us (Host), does it come from our own pages (Sec-Fetch-Site, Origin), who asks
-(token or cookie), may they (scope, proof against forged requests, JSON). Everything that is not listed as open needs a
-token, and every method that is not listed as safe needs control, so that a new route is closed until somebody opens it.
+The order is: can it be read in one way only (nothing doubled), is it meant for us (Host), does it come from our own
+pages (Sec-Fetch-Site, Origin), who asks (token or cookie), may they (scope, proof against forged requests, JSON).
+Everything that is not listed as open needs a token, and every method that is not listed as safe needs control, so that
+a new route is closed until somebody opens it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from app.api.problems import Problem
 from app.api.tokens import Scope, Tokens
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
+# A probe names the server as it likes, often by the address of a pod; the answer is "ok" and nothing else.
+HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 STATIC_PREFIX = "/static/"
 STREAM_PATH = "/api/v1/stream"
 READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(control=True)) to steer it"
@@ -24,13 +26,17 @@ READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(c
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request without its body. Header names are in lower case; a header sent twice is joined by a comma."""
+    """A request without its body.
+
+    Header names are in lower case; a header sent twice is joined by a comma, and its name is in ``doubled``.
+    """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
     remote: str
+    doubled: frozenset[str] = frozenset()
 
     def header(self, name: str) -> str:
         """Return a header's value, empty when it was not sent."""
@@ -46,12 +52,23 @@ class Head:
         """Whether a file of the package is asked for, which is the same for everybody."""
         return self.path.startswith(STATIC_PREFIX) and not self.is_mutation
 
+    @property
+    def is_health(self) -> bool:
+        """Whether a probe asks if the server is up."""
+        return self.path in HEALTH_PATHS and not self.is_mutation
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body comes after the head."""
+        return self.header("content-length") not in {"", "0"} or "transfer-encoding" in self.headers
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What the server was started with. ``hosts`` and ``origins`` are those that mean us, in lower case.
 
-    ``open_paths`` are read without a token; ``root_path`` is where a proxy shows us.
+    ``open_paths`` are read without a token, beside those for probes; ``root_path`` is where a proxy shows us as a
+    browser writes it, ``below`` the same as it stands in a decoded path.
     """
 
     hosts: frozenset[str]
@@ -59,8 +76,13 @@ class Rules:
     cookie: str
     control: bool
     tokens: Tokens
-    open_paths: frozenset[str] = OPEN_PATHS
+    open_paths: frozenset[str] = frozenset()
     root_path: str = ""
+
+    @property
+    def below(self) -> str:
+        """Return the root path decoded."""
+        return unquote(self.root_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +108,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A browser that came with a token in the URL: give it ``cookie`` and send it to ``location``."""
+    """A browser that came with a token in the URL: give it ``session`` as a cookie and send it to ``location``.
+
+    ``by`` is the name of the token.
+    """
 
     session: str
     location: str
+    by: str
 
 
 Verdict: TypeAlias = Visitor | Refusal | Entry
@@ -105,15 +131,21 @@ def allowed_hosts(host: str, port: int) -> frozenset[str]:
 
 def judge(head: Head, rules: Rules) -> Verdict:
     """Decide about a request."""
+    if (problem := _unclear(head)) is not None:
+        return Refusal(problem)
+    if head.is_health:
+        return Visitor(Scope.NOBODY)
     if (refusal := _check_source(head, rules)) is not None:
         return refusal
     if head.path == "/" and not head.is_mutation and "token=" in head.query:
         return _entry(head, rules)
-    if head.is_static or (head.path in rules.open_paths and not head.is_mutation):
-        return Visitor(Scope.NOBODY)
     scope, by_cookie = _credential(head, rules)
+    if head.is_static or (head.path in rules.open_paths and not head.is_mutation):
+        return Visitor(scope)
     if scope is Scope.NOBODY:
         return Refusal(_NO_TOKEN)
+    if (name := _doubled_name(head.query)) is not None:
+        return Refusal(_invalid(f"query.{name[:40]} is there twice"), by=scope.value)
     if head.is_mutation:
         return _judge_mutation(head, rules, scope, by_cookie)
     return Visitor(scope)
@@ -126,6 +158,45 @@ _NO_TOKEN = Problem(
     "open the URL that Podium printed when the run started, or send its token as 'Authorization: Bearer TOKEN'",
     headers=(("WWW-Authenticate", 'Bearer realm="podium"'),),
 )
+
+
+_ONCE = frozenset(
+    {"authorization", "content-length", "content-type", "host", "origin", "transfer-encoding", "x-csrf"}
+    | {"sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site"}
+)
+_ONCE_OF_A_COMMAND = frozenset({"if-match", "idempotency-key", "last-event-id"})
+_CLOSE = (("Connection", "close"),)
+
+
+def _unclear(head: Head) -> Problem | None:
+    """Return what is wrong with a head that two programs could read in two ways."""
+    if "content-length" in head.headers and "transfer-encoding" in head.headers:
+        return _malformed("the request has both Content-Length and Transfer-Encoding")
+    if not head.path.startswith("/"):
+        return _malformed("the request's target is not a path")
+    if found := sorted(head.doubled & _ONCE):
+        return _malformed(f"the header {found[0]} is there twice")
+    if found := sorted(head.doubled & _ONCE_OF_A_COMMAND):
+        return _invalid(f"header.{found[0]} is there twice")
+    return None
+
+
+def _malformed(detail: str) -> Problem:
+    return Problem(400, "bad-request", "Bad request", detail, headers=_CLOSE)
+
+
+def _invalid(detail: str) -> Problem:
+    return Problem(422, "invalid-request", "The request does not fit", detail)
+
+
+def _doubled_name(query: str) -> str | None:
+    """Return the name of a query parameter that is there twice."""
+    seen: set[str] = set()
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _check_source(head: Head, rules: Rules) -> Refusal | None:
@@ -152,17 +223,18 @@ def _credential(head: Head, rules: Rules) -> tuple[Scope, bool]:
     if "authorization" in head.headers:
         kind, _, token = head.header("authorization").partition(" ")
         return (rules.tokens.scope_of_token(token.strip()) if kind.lower() == "bearer" else Scope.NOBODY), False
-    return rules.tokens.scope_of_session(_cookie(head.header("cookie"), rules.cookie)), True
+    return _scope_of_cookies(head.header("cookie"), rules), True
 
 
-def _cookie(header: str, name: str) -> str:
+def _scope_of_cookies(header: str, rules: Rules) -> Scope:
     # Not http.cookies: every program on this machine's other ports shares our jar, and one odd cookie of theirs would
-    # make it forget ours.
-    for part in header.split(";"):
-        key, _, value = part.strip().partition("=")
-        if key == name:
-            return value
-    return ""
+    # make it forget ours. They can also set one of our name for a longer path, which comes first.
+    scopes = [
+        rules.tokens.scope_of_session(value)
+        for name, _, value in (part.strip().partition("=") for part in header.split(";"))
+        if name == rules.cookie
+    ]
+    return max(scopes, key=list(Scope).index, default=Scope.NOBODY)
 
 
 def _judge_mutation(head: Head, rules: Rules, scope: Scope, by_cookie: bool) -> Verdict:
@@ -188,4 +260,4 @@ def _entry(head: Head, rules: Rules) -> Verdict:
     if scope is Scope.NOBODY:
         return Refusal(_NO_TOKEN)
     rest = urlencode([(name, value) for name, value in pairs if name != "token"])
-    return Entry(rules.tokens.session_of(scope), f"/?{rest}" if rest else "/")
+    return Entry(rules.tokens.session_of(scope), f"/?{rest}" if rest else "/", scope.value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from app.api.collaborators import Collaborators, Who, With
+from app.api.collaborators import Collaborators, Who, With, collaborators
 from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
@@ -74,8 +75,19 @@ def _show(page: str, render: Callable[[RunSource, Frame], str]) -> Callable[...,
     return show
 
 
+async def _without_slash(request: Request) -> Response:
+    """Send a browser on to the page: some proxies and people end an address with a slash."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    path = quote(request.url.path.rstrip("/"))
+    root = collaborators(request).settings.root_path
+    return Response(status_code=308, headers={"Location": f"{root}{path}{query}"})
+
+
 for _path, (_name, _render) in _PAGES.items():
     router.add_api_route(_path, _show(_name, _render), name=_name)
+    if _path != "/":
+        router.add_route(f"{_path}/", _without_slash)
+router.add_route("/calls/{call_id}/", _without_slash)
 
 
 def html_problem(files: StaticFiles, root_path: str = "") -> HtmlProblem:

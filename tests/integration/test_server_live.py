@@ -127,7 +127,7 @@ def test_every_attempt_is_in_the_file_before_the_answer(server: RunServer) -> No
 
 def test_the_server_knows_only_its_own_host_with_its_port(server: RunServer) -> None:
     for host in ("evil.org", "127.0.0.1", "127.0.0.1:1", "localhost"):
-        assert ask(server, "GET", "/healthz", Host=host)[0] == 421
+        assert ask(server, "GET", "/openapi.json", Host=host)[0] == 421
     assert ask(server, "GET", "/healthz")[0] == 200
 
 

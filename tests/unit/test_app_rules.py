@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.api.rules import Entry, Head, Refusal, Rules, Visitor, allowed_hosts, judge
@@ -47,8 +49,17 @@ def test_our_own_names_are_served(host: str) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 def test_any_other_host_is_misdirected_whatever_the_method_and_the_token(host: str, method: str) -> None:
-    for path in ("/api/v1/runs", "/api/v1/stream", "/static/x.js", "/healthz", "/"):
+    for path in ("/api/v1/runs", "/api/v1/stream", "/static/x.js", "/metrics", "/"):
         assert status(head(method, path, host=host, **bearer(TOKENS.control))) == 421
+
+
+@pytest.mark.parametrize("path", ["/livez", "/healthz", "/readyz"])
+@pytest.mark.parametrize("host", ["10.244.0.5:8080", "[fd00::5]:8080", "podium.default.svc", ""])
+def test_a_probe_is_answered_whatever_it_calls_the_server(path: str, host: str) -> None:
+    assert status(head(path=path, host=host, origin="http://evil.org")) == 200
+    assert status(head("HEAD", path, host=host)) == 200
+    assert status(head("POST", path, host=host, **bearer(TOKENS.control))) == 421
+    assert status(head(path=f"{path}/../api/v1/runs", host=host)) == 421
 
 
 def test_a_request_without_a_host_is_misdirected() -> None:
@@ -128,8 +139,10 @@ def test_everything_else_needs_a_token(path: str) -> None:
 
 def test_a_token_in_the_url_is_traded_for_a_cookie_and_leaves_the_url() -> None:
     verdict = judge(head(path="/", query=f"step=3&token={TOKENS.read}&x=a%20b"), rules())
-    assert verdict == Entry(TOKENS.read_session, "/?step=3&x=a+b")
-    assert judge(head(path="/", query=f"token={TOKENS.control}"), rules()) == Entry(TOKENS.control_session, "/")
+    assert verdict == Entry(TOKENS.read_session, "/?step=3&x=a+b", "read")
+    assert judge(head(path="/", query=f"token={TOKENS.control}"), rules()) == Entry(
+        TOKENS.control_session, "/", "control"
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,3 +216,47 @@ def test_a_further_host_may_be_reached_over_tls() -> None:
     further = Rules(hosts, frozenset({"https://lab.example:443"}), "c", True, TOKENS)
     asked = head(host="lab.example:443", origin="https://lab.example:443", **bearer(TOKENS.read))
     assert judge(asked, further) == Visitor(Scope.READ)
+
+
+def doubled(name: str, *, method: str = "GET", **headers: str) -> int:
+    asked = head(method, **{**bearer(TOKENS.control), **JSON_AS_NAMES, **headers})
+    return status(replace(asked, doubled=frozenset({name})))
+
+
+JSON_AS_NAMES = {"content_type": "application/json"}
+SINGLE = ["authorization", "host", "origin", "content-type", "content-length", "x-csrf", "sec-fetch-site"]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_header_that_two_programs_could_read_in_two_ways_is_refused(name: str) -> None:
+    assert doubled("accept", method="POST") == 200
+    assert doubled(name, method="POST") == 400
+    assert doubled(name) == 400
+
+
+@pytest.mark.parametrize("name", ["if-match", "idempotency-key", "last-event-id"])
+def test_a_doubled_header_of_a_command_does_not_fit(name: str) -> None:
+    assert doubled(name, method="POST") == 422
+
+
+def test_a_length_and_chunks_together_are_refused_and_the_connection_is_closed() -> None:
+    asked = head("POST", **bearer(TOKENS.control), content_length="2", transfer_encoding="chunked")
+    verdict = judge(asked, rules())
+    assert isinstance(verdict, Refusal)
+    assert (verdict.problem.status, verdict.problem.headers) == (400, (("Connection", "close"),))
+
+
+@pytest.mark.parametrize("target", ["http://evil.org/", "*", "127.0.0.1:80", ""])
+def test_a_target_that_is_not_a_path_is_refused(target: str) -> None:
+    assert status(head(path=target, **bearer(TOKENS.control))) == 400
+
+
+def test_a_query_parameter_that_is_there_twice_does_not_fit() -> None:
+    assert status(head(query="limit=1&limit=2", **bearer(TOKENS.read))) == 422
+    assert status(head(query="limit=1&cursor=2", **bearer(TOKENS.read))) == 200
+    assert status(head("POST", query="dry_run=true&dry_run=0", **JSON_AS_NAMES, **bearer(TOKENS.control))) == 422
+
+
+def test_a_cookie_of_our_name_that_another_program_set_does_not_hide_ours() -> None:
+    cookie = f"podium_4321=theirs; other=1; podium_4321={TOKENS.read_session}; podium_4321=theirs"
+    assert judge(head(cookie=cookie), rules()) == Visitor(Scope.READ)

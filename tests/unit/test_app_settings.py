@@ -11,12 +11,14 @@ from app.settings import ServerSettings, SettingsError, client_settings, is_loop
 from core.errors import UsageError
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_a_loopback_host_needs_no_word_from_the_user(host: str) -> None:
     assert ServerSettings(host=host).host == host
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "example.org", "", "127.0.0.1.evil.org"])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "127.0.0.2", "::ffff:127.0.0.1", "::", "10.0.0.5", "example.org", "", "127.0.0.1.evil.org"]
+)
 def test_a_host_that_others_can_reach_is_refused(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(SettingsError, match="--i-know"):
