@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.say import CommandError, Exit, as_json, as_table, message
+from app.cli.say import CommandError, Exit, as_json, as_table, line
 from app.errors import NotARunFileError, RunFileMissingError, RunLockedError, SchemaVersionError
 from app.store.check import Checked, check
+from app.store.opened import bound_memory, real_path
 from app.store.prune import Retention
 from app.store.trim import trim
 
@@ -30,11 +31,11 @@ def check_file(file: File, json: Json = False) -> None:
 
     Ends with 0 when it is, 1 when something is broken or missing, 2 for no run's file, 3 while a driver writes it.
     """
-    file = _real(file)
     with _refusals():
+        file = real_path(file)
         found = check(file)
     if json:
-        as_json({**asdict(found), "is_whole": found.is_whole})
+        as_json({**asdict(found), "path": Path(found.path), "is_whole": found.is_whole})
     else:
         _show(found)
     if not found.is_whole:
@@ -47,17 +48,15 @@ def upgrade_file(file: File, json: Json = False) -> None:
     # Alembic takes a third of a second to import, which no driver shall wait for.
     from app.store.migrate import upgrade
 
-    file = _real(file)
     with _refusals():
+        file = real_path(file)
         done = upgrade(file)
     if json:
-        as_json(
-            {"before": done.before, "after": done.after, "backup": None if done.backup is None else str(done.backup)}
-        )
+        as_json({"before": done.before, "after": done.after, "backup": done.backup})
     elif done.backup is None:
-        message(f"{file} has schema {done.after} already")
+        line(f"{file} has schema {done.after} already")
     else:
-        message(f"{file} went from schema {done.before} to {done.after}; as it was it is in {done.backup}")
+        line(f"{file} went from schema {done.before} to {done.after}; as it was it is in {done.backup}")
 
 
 @program.command("prune")
@@ -70,23 +69,23 @@ def prune_file(
     """Let go of a file's oldest spans by size or age; calls, roll-ups, events and operations stay."""
     if not max_gb and not keep_hours:
         raise CommandError("say how much to keep: --max-gb, --keep-hours, or both", code=Exit.USAGE)
-    file = _real(file)
     with _refusals():
+        file = real_path(file)
         done = trim(file, Retention(int(max_gb * 1e9), keep_hours * 3600))
     if json:
         as_json(asdict(done))
         return
     gone = f"{done.n_spans:,} spans went; the file has {done.bytes_after:,} bytes, {done.bytes_before:,} before"
-    message(f"{file}: {gone}")
+    line(f"{file}: {gone}")
     if max_gb and done.bytes_after > max_gb * 1e9:
-        message(f"{file} is still bigger than {max_gb:g} GB: what is left are calls, roll-ups and events, which stay")
+        line(f"{file} is still bigger than {max_gb:g} GB: what is left are calls, roll-ups and events, which stay")
 
 
 def _show(found: Checked) -> None:
     current = "" if found.is_current else "; podium db upgrade moves it on"
     pruned = "none" if found.pruned_before_ns is None else f"before {found.pruned_before_ns / 1e9:.1f} s"
-    rows: list[tuple[str, str]] = [
-        ("file", found.path),
+    rows: list[tuple[str, object]] = [
+        ("file", Path(found.path)),
         ("state", "sound" if not found.faults else f"broken in {len(found.faults)} places"),
         ("schema", f"{found.revision}{current}"),
         ("calls", f"{found.n_calls:,}"),
@@ -97,26 +96,16 @@ def _show(found: Checked) -> None:
     ]
     as_table(("what", "found"), rows)
     for fault in found.faults:
-        message(f"broken: {fault}")
+        line(f"broken: {fault}")
     for gap in found.missing:
         numbers = str(gap.first) if gap.first == gap.last else f"{gap.first} to {gap.last}"
-        message(f"missing: {gap.table} {numbers}")
-
-
-def _real(file: Path) -> Path:
-    """Return the file that a link leads to: beside that one lie its log and the lock of who writes it.
-
-    Raises:
-        CommandError: It is a folder.
-    """
-    if file.is_dir():
-        raise CommandError(f"{file} is a folder; name a run's file in it", code=Exit.USAGE)
-    return file.resolve() if file.is_symlink() else file
+        line(f"missing: {gap.table} {numbers}")
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
     """Give each refusal its exit code."""
+    bound_memory()
     try:
         yield
     except RunLockedError as error:

@@ -9,8 +9,9 @@ import typer
 
 from app.cli import db, ops, pools, runs, showing
 from app.cli.client import code_of, said_of
-from app.cli.say import CommandError, Exit, message
+from app.cli.say import CommandError, Exit, line, message
 from app.client import ClientError
+from app.errors import ReaderError, RunFileError, RunsFolderError
 from app.settings import SettingsError
 from core.errors import PodiumError
 
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
     except CommandError as error:
-        message(str(error))
+        line(str(error))
         return error.code
     except SettingsError as error:
         message(str(error))
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClientError as error:
         message(said_of(error))
         return code_of(error)
+    except (RunFileError, ReaderError, RunsFolderError) as error:
+        line(str(error))
+        return Exit.FAILED
     except PodiumError as error:
         message(str(error))
         return Exit.FAILED

@@ -8,10 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.say import as_json, as_table, message
+from app.cli.say import as_json, as_table, line
 from app.errors import ReaderError, RunFileError
+from app.store.opened import bound_memory
 from app.store.reader import Reader
 from app.store.runs import run_paths
+
+# Nobody waits for a folder's other runs longer than this for one.
+_DEADLINE_S = 2.0
 
 program = typer.Typer(no_args_is_help=True, help="What is in a runs folder.")
 
@@ -22,12 +26,13 @@ def list_runs(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the runs of a folder, newest first."""
+    bound_memory()
     found = [(path, run) for path in run_paths(runs_dir) if (run := _read(path)) is not None]
     if json:
-        as_json([{"file": str(path), **run} for path, run in found])
+        as_json([{"file": path, **run} for path, run in found])
         return
     if not found:
-        message(f"no runs in {runs_dir}")
+        line(f"no runs in {runs_dir}")
         return
     names = ("name", "state", "started_at", "n_calls")
     rows = [[*(run[name] for name in names), f"{run['duration_ms'] / 1000:.1f}", path] for path, run in found]
@@ -36,11 +41,11 @@ def list_runs(
 
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the run in ``path``, or None after a line about a file that is none."""
-    reader = Reader(path)
+    reader = Reader(path, deadline_s=_DEADLINE_S)
     try:
         return asdict(reader.run())
     except (RunFileError, ReaderError) as error:
-        message(str(error))
+        line(str(error))
         return None
     finally:
         reader.close()

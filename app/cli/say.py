@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 import orjson
 
 from core.errors import PodiumError
+
+_MOST_OF_LINE, _MOST_OF_CELL = 1_000, 200
 
 
 class Exit(IntEnum):
@@ -37,6 +41,11 @@ def message(text: str) -> None:
     print(f"podium: {lines}", file=sys.stderr, flush=True)
 
 
+def line(text: str) -> None:
+    """Say ``text`` in one line however its names are spelled: a file's name may hold line breaks, and 4,000 letters."""
+    message(text.replace("\n", "?") if len(text) <= _MOST_OF_LINE else f"{text[:_MOST_OF_LINE]}…".replace("\n", "?"))
+
+
 def ask(question: str) -> bool:
     """Return whether the person at the terminal says yes.
 
@@ -51,15 +60,28 @@ def ask(question: str) -> bool:
 
 def as_json(value: object) -> None:
     """Print ``value`` as JSON on stdout."""
-    print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(), flush=True)
+    print(orjson.dumps(value, _as_text, orjson.OPT_INDENT_2).decode(), flush=True)
 
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print ``rows`` under ``names`` in columns on stdout."""
-    texts = [[str(name).upper() for name in names], *([_plain(cell) for cell in row] for row in rows)]
+    texts = [[str(name).upper() for name in names], *([_plain(_short(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(names))]
     for row in texts:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+
+
+def _short(cell: object) -> str:
+    """Return a cell that leaves room for the others; the name of a file is there to be copied."""
+    text = str(cell)
+    return text if isinstance(cell, Path) or len(text) <= _MOST_OF_CELL else f"{text[:_MOST_OF_CELL]}…"
+
+
+def _as_text(value: object) -> str:
+    """Return a path as JSON can carry it: its name may be of bytes that are no text."""
+    if isinstance(value, Path):
+        return os.fsencode(value).decode("utf-8", "replace")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _plain(cell: object) -> str:

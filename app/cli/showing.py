@@ -18,6 +18,7 @@ from app.cli.driver import check_script, run_script, show_error
 from app.cli.say import CommandError, Exit, message
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
+from app.store.opened import bound_memory, real_path
 from core import runtime
 from core.runtime import OnDeath
 
@@ -149,8 +150,9 @@ def view(
         root_path=root_path,
     )
     # What lies beside a run's file, its driver's lock and last stacks, lies beside the one that a link leads to.
-    with FileServer(file.resolve() if file.is_symlink() else file, settings) as server:
-        message(f"showing {file} at {server.url}")
+    bound_memory()
+    with FileServer(real_path(file), settings) as server:
+        message(f"showing {str(file).replace(chr(10), '?')} at {server.url}")
         _wait_for_the_end("Ctrl-C ends it")
 
 

@@ -12,6 +12,7 @@ FACTOR = 4
 N_LEVELS = 6
 BUCKET_NS = tuple(1_000_000_000 * FACTOR**level for level in range(N_LEVELS))
 MAX_BUCKETS = 2000
+_MOST_CELLS = 600_000
 
 
 @dataclass(slots=True)
@@ -104,6 +105,11 @@ def counts_with_coarser(counts: Counts) -> Counts:
         whole.update(here)
         below = here
     return whole
+
+
+def together(n_buckets: int, n_lanes: int) -> int:
+    """Return how many buckets of the coarsest level are drawn as one, so that an answer's size has a bound."""
+    return max(1, -(-n_buckets * n_lanes // _MOST_CELLS))
 
 
 def level_for(window_ns: int, n_lanes: int, px: int) -> int:

@@ -8,7 +8,7 @@ import sys
 
 from app.store.migrate import differences, known_revisions, run_migrations
 from app.store.models import SCHEMA_REVISION
-from app.store.schema import create_schema
+from app.store.schema import create_schema, pieces
 
 
 def problems() -> list[str]:
@@ -40,23 +40,7 @@ def main() -> int:
 def _schema(connection: sqlite3.Connection) -> dict[str, list[str]]:
     """Return the SQL of every table, index and trigger in pieces; the order of a table's constraints means nothing."""
     rows = connection.execute("SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    return {name: _pieces(sql) for name, sql in rows}
-
-
-def _pieces(sql: str) -> list[str]:
-    """Return ``sql`` cut at the commas directly inside its outer parentheses, sorted."""
-    pieces, depth = [""], 0
-    for letter in " ".join(sql.replace("(", " ( ").replace(")", " ) ").split()):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 1:
-            pieces.append("")
-        else:
-            pieces[-1] += letter
-    first, *rest = pieces
-    head, _, piece = first.partition("(")
-    last, _, tail = (rest[-1] if rest else piece).rpartition(")")
-    parts = [piece, *rest[:-1], last] if rest else [last]
-    return [head.strip(), *sorted(part.strip() for part in parts), tail.strip()]
+    return {name: pieces(sql) for name, sql in rows}
 
 
 if __name__ == "__main__":

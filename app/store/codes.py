@@ -10,6 +10,9 @@ LEVELS = ("info", "warning", "error")
 # Bits of `RankSpan.said`: which of its own times the rank reported.
 SAID_START, SAID_END = 1, 2
 
+# A pool's map draws each of its processes.
+MOST_PROCESSES = 65_536
+
 # What became of a call that never ended, by the state of its run.
 _NEVER_ENDED = {"running": RUNNING, "died": DIED}
 
@@ -38,5 +41,21 @@ def pack_sizes(sizes: tuple[int, ...]) -> str:
 
 
 def unpack_sizes(text: str) -> tuple[int, ...]:
-    """Return what ``pack_sizes`` packed."""
+    """Return what ``pack_sizes`` packed.
+
+    Raises:
+        ValueError: It is something else.
+    """
     return tuple(map(int, text.split(","))) if text else ()
+
+
+def unpack_processes(text: str) -> tuple[int, ...]:
+    """Return the processes per node that ``pack_sizes`` packed: few enough for a map that draws each of them.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    sizes = unpack_sizes(text)
+    if any(n < 0 for n in sizes) or sum(sizes) > MOST_PROCESSES:
+        raise ValueError(f"{text[:60]!r} is not a pool of 0 to {MOST_PROCESSES:,} processes")
+    return sizes

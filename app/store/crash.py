@@ -9,6 +9,7 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
+from app.store.private import open_private
 from app.store.runs import crash_path
 
 
@@ -28,7 +29,7 @@ class CrashFile:
     def open(self) -> None:
         """Make the file and have stacks written into it; without one the driver goes on all the same."""
         with contextlib.suppress(OSError):
-            self._file = self._path.open("w", encoding="utf-8")
+            self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8")
             self._was_on, self._owner = faulthandler.is_enabled(), os.getpid()
             faulthandler.enable(self._file, all_threads=True)
             # A forked child's fault is not the driver's.

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 from app.errors import RunLockedError
+from app.store.private import open_beside, open_private
 
 _TRIES, _PAUSE_S = 5, 0.02
+# A process's id has at most seven digits.
+_MOST_BYTES = 10
 
 
 def lock_path(path: Path) -> Path:
@@ -35,7 +38,7 @@ class FileLock:
         name = lock_path(self._path)
         # A reader that looks whether the lock is free holds it for a moment.
         for _ in range(_TRIES):
-            file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = open_private(name, os.O_RDWR)
             if _try(file, fcntl.LOCK_EX) and _is_still(name, file):
                 os.ftruncate(file, 0)
                 os.pwrite(file, str(os.getpid()).encode(), 0)
@@ -57,15 +60,21 @@ class FileLock:
 def holder(path: Path) -> int:
     """Return the process that the lock names, 0 when it names none."""
     try:
-        return int(lock_path(path).read_text() or 0)
-    except (OSError, ValueError):
+        file = open_beside(lock_path(path))
+    except OSError:
         return 0
+    try:
+        return int(os.read(file, _MOST_BYTES))
+    except ValueError:
+        return 0
+    finally:
+        os.close(file)
 
 
 def is_free(path: Path) -> bool:
     """Return whether nobody writes the run's file."""
     try:
-        file = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        file = open_beside(lock_path(path))
     except OSError:
         return True
     try:

@@ -22,9 +22,11 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from app.errors import DamagedFileError, RunFileMissingError, RunsFolderError, SchemaVersionError
+from app.errors import DamagedFileError, RunsFolderError
 from app.store.lock import FileLock
 from app.store.models import APPLICATION_ID, SCHEMA_REVISION, Record
+from app.store.opened import check_plain, open_to_change, patience_s
+from app.store.private import open_private
 from app.store.schema import revision_of
 
 
@@ -57,22 +59,18 @@ def upgrade(path: Path) -> Upgraded:
         RunLockedError: A driver is writing it.
         RunsFolderError: There is no room, or no right, to write the copy.
     """
-    if not path.is_file():
-        raise RunFileMissingError(f"there is no file {path}", str(path))
+    check_plain(path)
     lock = FileLock(path)
     try:
         lock.acquire("upgrade it when that run is over")
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            before = revision_of(connection, path)
+        with contextlib.closing(open_to_change(path)) as connection, connection.question(path, patience_s(path, 8)):
+            before = connection.revision
             if before == SCHEMA_REVISION:
                 return Upgraded(before, before, None)
-            if before not in known_revisions():
-                message = f"{path} has schema {before}, newer than {SCHEMA_REVISION} of this Podium; update Podium"
-                raise SchemaVersionError(message, str(path), before, SCHEMA_REVISION)
             _check(connection, path)
             copy = _copy(connection, path)
         try:
-            with contextlib.closing(sqlite3.connect(copy, isolation_level=None, check_same_thread=False)) as connection:
+            with contextlib.closing(open_to_change(copy)) as connection, connection.question(copy, patience_s(copy, 8)):
                 run_migrations(connection)
                 after = revision_of(connection, copy)
             backup = _free_name(path, before)
@@ -148,6 +146,7 @@ def _copy(connection: sqlite3.Connection, path: Path) -> Path:
         raise OSError(errno.ENOSPC, f"a copy needs {needed:,} bytes and {free:,} are free")
     copy = path.with_name(path.name + ".upgrading")
     copy.unlink(missing_ok=True)
+    os.close(open_private(copy, os.O_RDWR | os.O_EXCL))
     with contextlib.closing(sqlite3.connect(copy)) as target:
         connection.backup(target)
     return copy

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.store.deaths import unpack_others
+from app.store.private import open_beside
 from app.store.read_calls import ms, running_lanes
 from app.store.runs import crash_path
 from web.deaths import CallInFlight, Death, RankDoing, RankOut
@@ -61,7 +62,7 @@ def in_flight(connection: sqlite3.Connection, limit: int, run_ns: int) -> tuple[
 def crash_text(path: Path) -> str:
     """Return what faulthandler wrote beside the run's file, its end where it is long, empty when it wrote nothing."""
     try:
-        with crash_path(path).open("rb") as file:
+        with open(open_beside(crash_path(path)), "rb") as file:
             file.seek(max(0, file.seek(0, 2) - _MAX_CRASH_BYTES))
             return file.read().decode("utf-8", "replace")
     except OSError:

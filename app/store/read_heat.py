@@ -7,7 +7,7 @@ import sqlite3
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store.buckets import BUCKET_NS, MAX_BUCKETS, level_for
+from app.store.buckets import BUCKET_NS, MAX_BUCKETS, level_for, together
 from app.store.columns import Column, join, read_columns
 from app.store.windows import N_BEFORE, Window, calls_before, running_spans, waited_from
 from web.source import Heat
@@ -129,7 +129,9 @@ def heat_from_rolls(connection: sqlite3.Connection, window: Window, px: int) -> 
     level = level_for(to_ns - from_ns, len(window.lanes) + 1, px)
     width_ns = BUCKET_NS[level]
     first, last = from_ns // width_ns, (to_ns - 1) // width_ns
-    shape = (len(window.lanes) + 1, last - first + 1)
+    every = together(last - first + 1, len(window.lanes) + 1)
+    n_buckets = -(-(last - first + 1) // every)
+    shape = (len(window.lanes) + 1, n_buckets)
     busy, longest = np.zeros(shape), np.zeros(shape)
     whose = np.zeros(shape, dtype=np.int64)
     for place, lane_id in enumerate((0, *window.lane_ids)):
@@ -139,14 +141,18 @@ def heat_from_rolls(connection: sqlite3.Connection, window: Window, px: int) -> 
             "roll WHERE level = ? AND lane_id = ? AND bucket BETWEEN ? AND ?",
             (level, lane_id, first, last),
         )
-        at = bucket - first
-        busy[place, at], longest[place, at], whose[place, at] = busy_ns / width_ns, longest_ns, call_id
-    _add_running(connection, window, busy, first, width_ns)
-    return _heat(width_ns, busy, longest, whose), first * width_ns, (last + 1) * width_ns
+        at = (bucket - first) // every
+        np.add.at(busy[place], at, busy_ns / (width_ns * every))
+        # Of several values for one place numpy keeps the last: the longest, in this order.
+        order = np.argsort(longest_ns, kind="stable")
+        longest[place, at[order]], whose[place, at[order]] = longest_ns[order], call_id[order]
+    wide_ns = width_ns * every
+    _add_running(connection, window, busy, first * width_ns, wide_ns)
+    return _heat(wide_ns, busy, longest, whose), first * width_ns, first * width_ns + n_buckets * wide_ns
 
 
 def _add_running(
-    connection: sqlite3.Connection, window: Window, busy: NDArray[np.float64], first: int, width_ns: int
+    connection: sqlite3.Connection, window: Window, busy: NDArray[np.float64], first_ns: int, width_ns: int
 ) -> None:
     """Add to ``busy`` what is in flight: it reaches the roll-ups only when it ends."""
     places = {lane_id: place for place, lane_id in enumerate(window.lane_ids, start=1)}
@@ -155,7 +161,9 @@ def _add_running(
         lane = np.array([place for place, _ in found], dtype=np.int64)
         began = np.array([span[2] for _, span in found], dtype=np.float64)
         ended = np.array([span[3] for _, span in found], dtype=np.float64)
-        busy += coverage(lane, began / width_ns - first, ended / width_ns - first, (busy.shape[0], busy.shape[1]))
+        busy += coverage(
+            lane, (began - first_ns) / width_ns, (ended - first_ns) / width_ns, (busy.shape[0], busy.shape[1])
+        )
 
 
 def _heat(

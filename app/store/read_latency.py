@@ -8,10 +8,10 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from app.store.buckets import BUCKET_NS, N_LEVELS, level_for
+from app.store.buckets import BUCKET_NS, N_LEVELS, level_for, together
 from app.store.columns import read_columns
 from app.store.read_calls import ms
-from app.store.slots import percentile_ns, slot_from_ns
+from app.store.slots import N_SLOTS, percentile_ns, slot_from_ns
 from web.latency import LatencyMap, MethodLatency, RankMap
 
 # Enough for the edges of a window to be sharp, few enough to add up at once.
@@ -48,8 +48,8 @@ def _counts(connection: sqlite3.Connection, method_id: int, from_ns: int, to_ns:
     return dict(
         connection.execute(
             "SELECT slot, sum(n) FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? "
-            "GROUP BY slot",
-            (level, method_id, first, last),
+            "AND slot BETWEEN 0 AND ? GROUP BY slot",
+            (level, method_id, first, last, N_SLOTS - 1),
         ).fetchall()
     )
 
@@ -67,11 +67,13 @@ def latency_map(
     level = level_for(to_ns - from_ns, 1, px)
     width_ns = BUCKET_NS[level]
     first, last = from_ns // width_ns, max(from_ns, to_ns - 1) // width_ns
+    every = together(last - first + 1, N_SLOTS)
     cells = connection.execute(
-        "SELECT bucket, slot, n FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ?",
-        (level, row[0], first, last),
+        "SELECT (bucket - ?) / ? AS place, slot, sum(n) FROM latency "
+        "WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? AND slot BETWEEN 0 AND ? GROUP BY place, slot",
+        (first, every, level, row[0], first, last, N_SLOTS - 1),
     ).fetchall()
-    return _as_map(cells, first, last - first + 1, width_ns)
+    return _as_map(cells, ms(first * width_ns), -(-(last - first + 1) // every), width_ns * every)
 
 
 def rank_map(connection: sqlite3.Connection, group: str, from_ns: int, to_ns: int, px: int) -> RankMap | None:
@@ -85,7 +87,8 @@ def rank_map(connection: sqlite3.Connection, group: str, from_ns: int, to_ns: in
     level = level_for(to_ns - from_ns, len(lanes), px)
     width_ns = BUCKET_NS[level]
     first, last = from_ns // width_ns, max(from_ns, to_ns - 1) // width_ns
-    longest = np.full((len(lanes), last - first + 1), np.nan)
+    every = together(last - first + 1, len(lanes))
+    longest = np.full((len(lanes), -(-(last - first + 1) // every)), np.nan)
     for place, (lane_id, _) in enumerate(lanes):
         bucket, max_ns = read_columns(
             connection,
@@ -93,10 +96,10 @@ def rank_map(connection: sqlite3.Connection, group: str, from_ns: int, to_ns: in
             "roll WHERE level = ? AND lane_id = ? AND n > 0 AND bucket BETWEEN ? AND ?",
             (level, lane_id, first, last),
         )
-        longest[place, bucket - first] = max_ns
+        np.fmax.at(longest[place], (bucket - first) // every, max_ns.astype(np.float64))
     return RankMap(
         from_ms=ms(first * width_ns),
-        bucket_ms=ms(width_ns),
+        bucket_ms=ms(width_ns * every),
         n_buckets=longest.shape[1],
         ranks=tuple(rank for _, rank in lanes),
         longest_ms=_or_none((longest / 1e6).round(3)),
@@ -116,16 +119,17 @@ def _or_none(table: NDArray[np.float64]) -> list[list[float | None]]:
     return [[None if number != number else number for number in row] for row in table.tolist()]
 
 
-def _as_map(cells: list[tuple[int, int, int]], first: int, n_buckets: int, width_ns: int) -> LatencyMap:
+def _as_map(cells: list[tuple[int, int, int]], from_ms: float, n_buckets: int, width_ns: int) -> LatencyMap:
+    """Return the map of ``cells``: (place of the bucket, slot, number of calls)."""
     if not cells:
-        return LatencyMap(ms(first * width_ns), ms(width_ns), n_buckets)
+        return LatencyMap(from_ms, ms(width_ns), n_buckets)
     by_bucket: dict[int, dict[int, int]] = defaultdict(dict)
     for bucket, slot, n in cells:
-        by_bucket[bucket - first][slot] = n
+        by_bucket[bucket][slot] = n
     low, high = min(cell[1] for cell in cells), max(cell[1] for cell in cells)
     counts = np.zeros((high - low + 1, n_buckets), dtype=np.int64)
     columns = np.array(cells, dtype=np.int64).T
-    counts[columns[1] - low, columns[0] - first] = columns[2]
+    counts[columns[1] - low, columns[0]] = columns[2]
 
     def over_time(share: float) -> list[float | None]:
         return [
@@ -134,7 +138,7 @@ def _as_map(cells: list[tuple[int, int, int]], first: int, n_buckets: int, width
         ]
 
     return LatencyMap(
-        from_ms=ms(first * width_ns),
+        from_ms=from_ms,
         bucket_ms=ms(width_ns),
         n_buckets=n_buckets,
         edges_ms=[slot_from_ns(slot) / 1e6 for slot in range(low, high + 2)],

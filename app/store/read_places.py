@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 
-from app.store.codes import unpack_sizes
+from app.store.codes import unpack_processes
 from app.store.read_calls import ms
 from web.changes import AuditEntry, PoolGeneration, Slot
 from web.source import Operation, Pool, Worker
@@ -25,7 +25,7 @@ def pools(connection: sqlite3.Connection) -> tuple[Pool, ...]:
     )
     found = []
     for pool_id, name, state, generation, sizes in rows:
-        per_node = unpack_sizes(sizes)
+        per_node = unpack_processes(sizes)
         found.append(Pool(name, state, generation, per_node, sum(per_node), tuple(groups[pool_id])))
     return tuple(found)
 
@@ -37,7 +37,7 @@ def pool_generations(connection: sqlite3.Connection) -> tuple[PoolGeneration, ..
         "JOIN pool p ON p.id = g.pool_id ORDER BY p.id, g.generation"
     )
     return tuple(
-        PoolGeneration(row[0], row[1], ms(row[2]), unpack_sizes(row[3]), _slots(row[4]), row[5]) for row in rows
+        PoolGeneration(row[0], row[1], ms(row[2]), unpack_processes(row[3]), _slots(row[4]), row[5]) for row in rows
     )
 
 

@@ -99,7 +99,8 @@ def steps(connection: sqlite3.Connection, from_ns: int | None, to_ns: int | None
     if not numbers:
         return ()
     every = -(-len(numbers) // most)
-    chosen = json.dumps([*(n for n in numbers[:-1] if n % every == 0), numbers[-1]])
+    first = numbers[0] + -numbers[0] % every
+    chosen = json.dumps([*range(first, numbers[-1], every), numbers[-1]])
     rows = connection.execute(
         "SELECT id, number, total, started_ns, ended_ns FROM step "
         "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import time
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
-from app.errors import NotARunFileError, RunFileError
+from app.errors import NotARunFileError
 from app.store import (
     read_calls,
     read_deaths,
@@ -22,10 +24,12 @@ from app.store import (
     read_timeline,
 )
 from app.store.codes import LEVELS, never_ended_code
+from app.store.fit import check_fits
 from app.store.lock import is_free
+from app.store.opened import misfit
 from app.store.read_calls import ms
 from app.store.readpool import ReadPool
-from app.store.texts import shown
+from app.store.texts import LINE, NAME, bounded, shown
 from web.calls import CallDetail, CallFilter, CallPage
 from web.changes import AuditEntry, PoolGeneration
 from web.deaths import CallInFlight, Death
@@ -46,9 +50,14 @@ from web.source import (
 )
 from web.steps import StepsSum
 
+P = ParamSpec("P")
+T = TypeVar("T")
 STALE_NS = 5_000_000_000
 _RATE_WINDOW_S = 10
 _NS = 1_000_000_000
+_MOST_YEARS = 20
+_YEAR_NS = 365 * 86_400 * _NS
+_MOST_NS = _MOST_YEARS * _YEAR_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,21 @@ class _Now:
     def never_ended(self) -> int:
         """The status of a call without an end."""
         return never_ended_code(self.state)
+
+
+def _answer(question: Callable[Concatenate[Reader, P], T]) -> Callable[Concatenate[Reader, P], T]:
+    """Make a question raise `app.errors.RunFileError` when its answer holds a value of another type than it says."""
+
+    @functools.wraps(question)
+    def ask(reader: Reader, /, *values: P.args, **named: P.kwargs) -> T:
+        answer = question(reader, *values, **named)
+        try:
+            check_fits(answer)
+        except TypeError as error:
+            raise misfit(reader.path, error) from None
+        return answer
+
+    return ask
 
 
 class Reader:
@@ -94,16 +118,19 @@ class Reader:
         self.sequence()
         return self
 
+    @_answer
     def run(self) -> Run:
         """Return the run itself."""
         with self._pool.lend() as connection:
             return _run(self._now(connection))
 
+    @_answer
     def recorder(self) -> RecorderState:
         """Return the recorder strip."""
         with self._pool.lend() as connection:
             return self._recorder(connection, self._now(connection))
 
+    @_answer
     def overview(self) -> Overview:
         """Return the first page's content: steps, methods by total time, ranks by lost time, 10 happenings.
 
@@ -123,6 +150,7 @@ class Reader:
                 calls_per_s=_calls_per_s(connection, now),
             )
 
+    @_answer
     def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
         """Return a window for a figure ``px`` wide; None means the run's start or its present end."""
         with self._pool.lend() as connection:
@@ -131,6 +159,7 @@ class Reader:
             pruned_ns = now.row["pruned_before_ns"] or 0
             return read_timeline.timeline(connection, from_ns, to_ns, now.run_ns, px, pruned_ns)
 
+    @_answer
     def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
         """Return a window with each of its spans, or None when they are too many to be told one by one, or pruned."""
         with self._pool.lend() as connection:
@@ -138,43 +167,51 @@ class Reader:
             window_ns = _window_ns(now, from_ms, to_ms)
             return read_timeline.spans(connection, *window_ns, now.run_ns, now.row["pruned_before_ns"] or 0)
 
+    @_answer
     def call(self, call_id: int) -> CallDetail | None:
         """Return one call with its ranks, or None when there is no such call."""
         with self._pool.lend() as connection:
             now = self._now(connection)
             return read_calls.call(connection, call_id, now.run_ns, now.never_ended)
 
+    @_answer
     def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
         """Return calls newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
             now = self._now(connection)
             return read_list.calls(connection, limit, cursor, narrowed, now.run_ns, now.never_ended)
 
+    @_answer
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools as they stand."""
         with self._pool.lend() as connection:
             return read_places.pools(connection)
 
+    @_answer
     def pool_generations(self) -> tuple[PoolGeneration, ...]:
         """Return what every pool looked like in each of its generations."""
         with self._pool.lend() as connection:
             return read_places.pool_generations(connection)
 
+    @_answer
     def workers(self) -> tuple[Worker, ...]:
         """Return every worker the run had."""
         with self._pool.lend() as connection:
             return read_places.workers(connection)
 
+    @_answer
     def groups(self) -> tuple[Group, ...]:
         """Return every worker group the run had, in the order they were made."""
         with self._pool.lend() as connection:
             return read_groups.groups(connection)
 
+    @_answer
     def deaths(self) -> tuple[Death, ...]:
         """Return the workers that died, in the order of their deaths."""
         with self._pool.lend() as connection:
             return read_deaths.deaths(connection)
 
+    @_answer
     def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
         """Return the calls without an end, longest first."""
         with self._pool.lend() as connection:
@@ -184,11 +221,13 @@ class Reader:
         """Return what faulthandler wrote beside the run's file, empty when it wrote nothing."""
         return read_deaths.crash_text(self.path)
 
+    @_answer
     def latencies(self, from_ms: float | None, to_ms: float | None) -> tuple[MethodLatency, ...]:
         """Return the percentiles of each method's calls that began in a window; None is the run's start or its end."""
         with self._pool.lend() as connection:
             return read_latency.latencies(connection, *self._window(connection, from_ms, to_ms))
 
+    @_answer
     def latency_map(
         self, group: str, method: str, from_ms: float | None, to_ms: float | None, px: int
     ) -> LatencyMap | None:
@@ -196,32 +235,38 @@ class Reader:
         with self._pool.lend() as connection:
             return read_latency.latency_map(connection, group, method, *self._window(connection, from_ms, to_ms), px)
 
+    @_answer
     def rank_map(self, group: str, from_ms: float | None, to_ms: float | None, px: int) -> RankMap | None:
         """Return a group's ranks over time for a figure ``px`` wide, or None when there is no such group."""
         with self._pool.lend() as connection:
             return read_latency.rank_map(connection, group, *self._window(connection, from_ms, to_ms), px)
 
+    @_answer
     def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
         """Return events newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
             return _happenings(connection, limit, cursor)
 
+    @_answer
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
         """Return control operations newest first, those made before operation ``cursor``."""
         with self._pool.lend() as connection:
             return read_places.operations(connection, limit, cursor)
 
+    @_answer
     def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
         """Return attempts to change something newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
             return read_places.audit_entries(connection, limit, cursor)
 
+    @_answer
     def gaps(self) -> tuple[Gap, ...]:
         """Return the times of which something was not recorded, newest first; at most 200."""
         with self._pool.lend() as connection:
             rows = connection.execute("SELECT from_ns, to_ns, n_events, reason FROM gap ORDER BY id DESC LIMIT 200")
             return tuple(Gap(ms(row[0]), ms(row[1]), row[2], row[3]) for row in rows)
 
+    @_answer
     def steps_between(self, first: int, last: int) -> StepsSum:
         """Return the ended calls of some steps by method, the oldest calls where there are very many."""
         with self._pool.lend() as connection:
@@ -244,7 +289,11 @@ class Reader:
         self._pool.close()
 
     def _window(self, connection: sqlite3.Connection, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:
-        return _window_ns(self._now(connection), from_ms, to_ms)
+        now = self._now(connection)
+        from_ns, to_ns = _window_ns(now, from_ms, to_ms)
+        # Nothing is known of later, and a histogram of decades would be made of empty buckets.
+        from_ns = max(0, from_ns)
+        return from_ns, max(from_ns + 1000, min(to_ns, now.run_ns + _NS))
 
     def _now(self, connection: sqlite3.Connection) -> _Now:
         cursor = connection.cursor()
@@ -252,13 +301,12 @@ class Reader:
         row = cursor.execute("SELECT * FROM run").fetchone()
         if row is None:
             raise self._no_run()
-        try:
-            state = self._state(row)
-            until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
-            return _Now(row, state, max(row["last_ns"], until_wall_ns - row["started_wall_ns"]))
-        except TypeError as error:
-            # SQLite keeps a text in a column of numbers: a file from somebody else may hold one.
-            raise RunFileError(f"{self.path} holds a time that is no number: {error}", str(self.path)) from error
+        _check_times(row)
+        state = self._state(row)
+        until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
+        # A clock that was set meanwhile may be years off; the driver's own clock never is.
+        lasted_ns = until_wall_ns - row["started_wall_ns"]
+        return _Now(row, state, max(row["last_ns"], lasted_ns if lasted_ns < _MOST_NS else 0))
 
     def _no_run(self) -> NotARunFileError:
         return NotARunFileError(f"{self.path} is not the file of a Podium run: it holds none", str(self.path))
@@ -290,6 +338,21 @@ class Reader:
         )
 
 
+def _check_times(row: sqlite3.Row) -> None:
+    """Make sure that the run's times are numbers, and that it did not last for centuries.
+
+    Raises:
+        ValueError: They are not, or it did.
+    """
+    for name in ("started_wall_ns", "heartbeat_wall_ns", "last_ns", "writer_lag_ns", "clean_exit", "pruned_before_ns"):
+        if not isinstance(row[name], int) and not (name == "pruned_before_ns" and row[name] is None):
+            raise ValueError(f"{name} of the run is not a number: {str(row[name])[:60]!r}")
+    if row["started_wall_ns"] < 0:
+        raise ValueError(f"the run started {-row['started_wall_ns'] / _YEAR_NS:.3g} years before 1970")
+    if row["last_ns"] >= _MOST_NS:
+        raise ValueError(f"the run lasted {row['last_ns'] / _YEAR_NS:.3g} years, and at most {_MOST_YEARS} are read")
+
+
 def _window_ns(now: _Now, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:
     """Return the window in ns, never empty; None is the run's start or its present end."""
     from_ns = 0 if from_ms is None else int(from_ms * 1e6)
@@ -301,8 +364,8 @@ def _run(now: _Now) -> Run:
     row = now.row
     return Run(
         id=row["uid"],
-        name=row["name"],
-        script=row["script"],
+        name=bounded(row["name"], NAME),
+        script=bounded(row["script"], LINE),
         state=now.state,
         started_at=datetime.fromtimestamp(row["started_wall_ns"] / _NS, UTC).isoformat(timespec="milliseconds"),
         duration_ms=ms(now.run_ns),

@@ -7,6 +7,7 @@ does either.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from app.store.facts import RunFacts
 from app.store.ledger import Batch
 from app.store.lock import FileLock
 from app.store.models import ClockAnchor, Run
+from app.store.private import open_private
 from app.store.schema import check_schema, create_schema
 from app.store.sql import column_names, insert_or_ignore, update, upsert
 from app.store.trim import delete_spans, used_bytes
@@ -87,6 +89,9 @@ class RunFile:
         try:
             self._lock.acquire()
             self._started_ns = facts.started_ns
+            # SQLite gives its log and its shared memory the rights of the file.
+            if not (self._path.exists() and self._path.stat().st_size):
+                os.close(open_private(self._path, os.O_RDWR))
             self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._create(self._connection, facts, journal)
         except (OSError, sqlite3.OperationalError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
@@ -9,6 +10,9 @@ import time
 from pathlib import Path
 
 from app.errors import RunsFolderError
+from app.store.private import make_private_dir, open_to_others
+
+_log = logging.getLogger("podium.store")
 
 
 def new_run_path(runs_dir: Path, name: str, uid: str) -> Path:
@@ -18,7 +22,7 @@ def new_run_path(runs_dir: Path, name: str, uid: str) -> Path:
         RunsFolderError: The folder cannot be made or written.
     """
     try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
+        is_new = make_private_dir(runs_dir)
         # Permission bits do not tell it all: a mount can be read-only and a disk full.
         with tempfile.TemporaryFile(dir=runs_dir):
             pass
@@ -27,6 +31,9 @@ def new_run_path(runs_dir: Path, name: str, uid: str) -> Path:
         raise RunsFolderError(
             f"cannot write runs into {runs_dir}: {reason}; choose another folder", str(runs_dir), reason
         ) from error
+    others = "" if is_new else open_to_others(runs_dir)
+    if others:
+        _log.warning("the runs folder %s is not private: %s; give this run another one, of mode 0700", runs_dir, others)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return runs_dir / f"{stamp}-{_plain(name)}-{uid}.db"
 

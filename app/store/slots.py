@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 
 PER_OCTAVE = 4
+# Lengths are whole numbers of 63 bits.
+N_SLOTS = 63 * PER_OCTAVE
 
 
 def slot_of(length_ns: int) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.errors import RunFileError, RunFileMissingError
+from app.errors import RunFileError
 from app.store.lock import FileLock
 from app.store.models import Run
+from app.store.opened import RunConnection, check_plain, open_to_change, patience_s
 from app.store.prune import SLICE_ROWS, Retention, cut_ns
-from app.store.schema import check_schema
 from app.store.sql import update
 
 _PRUNED = update(Run, ("pruned_before_ns",))
@@ -68,17 +69,15 @@ def trim(path: Path, retention: Retention) -> Trimmed:
         RunLockedError: A driver is writing it.
         RunFileError: It is broken, or cannot be written.
     """
-    if not path.is_file():
-        raise RunFileMissingError(f"there is no file {path}", str(path))
+    check_plain(path)
     lock = FileLock(path)
     try:
         lock.acquire("prune it when that run is over")
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            check_schema(connection, path)
+        with contextlib.closing(open_to_change(path)) as connection, connection.question(path, patience_s(path, 8)):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
             bytes_before = path.stat().st_size
-            n_spans, pruned_ns = _trim(connection, retention)
+            n_spans, pruned_ns = _trim(connection, path, retention)
             # Not VACUUM, which needs the room of a second file just where there may be none.
             connection.executescript("PRAGMA incremental_vacuum")
         return Trimmed(n_spans, bytes_before, path.stat().st_size, pruned_ns)
@@ -90,7 +89,7 @@ def trim(path: Path, retention: Retention) -> Trimmed:
         lock.release()
 
 
-def _trim(connection: sqlite3.Connection, retention: Retention) -> tuple[int, int | None]:
+def _trim(connection: RunConnection, path: Path, retention: Retention) -> tuple[int, int | None]:
     last_ns, pruned_ns = connection.execute("SELECT last_ns, pruned_before_ns FROM run").fetchone()
     n_spans = 0
     while connection.execute("SELECT 1 FROM rank_span LIMIT 1").fetchone() is not None:
@@ -99,9 +98,10 @@ def _trim(connection: sqlite3.Connection, retention: Retention) -> tuple[int, in
             break
         n_gone = 1
         while n_gone:
-            connection.execute("BEGIN IMMEDIATE")
-            n_gone = delete_spans(connection, cut, SLICE_ROWS)
-            connection.execute("COMMIT")
+            with connection.question(path, math.inf):
+                connection.execute("BEGIN IMMEDIATE")
+                n_gone = delete_spans(connection, cut, SLICE_ROWS)
+                connection.execute("COMMIT")
             n_spans += n_gone
         pruned_ns = cut
     return n_spans, pruned_ns

@@ -550,10 +550,10 @@ def test_a_file_of_another_schema_is_refused_with_both_versions_and_a_way_out(st
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "make"), [("pipe.db", os.mkfifo), ("folder.db", os.mkdir)])
+@pytest.mark.parametrize(("name", "make"), [("pipe", os.mkfifo), ("folder", os.mkdir)])
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
     make(tmp_path / name)
-    with pytest.raises(NotARunFileError, match=f"{name} is not the file of a Podium run: it is no plain file"):
+    with pytest.raises(NotARunFileError, match=f"{name} is not the file of a Podium run: it is a {name}"):
         Reader(tmp_path / name).open()
 
 
@@ -563,7 +563,10 @@ def test_a_file_without_a_run_and_one_with_a_text_for_a_time_are_refused_in_word
     with contextlib.closing(sqlite3.connect(stage.path)) as connection:
         connection.execute("UPDATE run SET started_wall_ns = 'long ago'")
         connection.commit()
-        with contextlib.closing(Reader(stage.path)) as reader, pytest.raises(RunFileError, match="that is no number"):
+        with (
+            contextlib.closing(Reader(stage.path)) as reader,
+            pytest.raises(RunFileError, match="started_wall_ns of the run is not a number"),
+        ):
             reader.run()
         connection.execute("DELETE FROM run")
         connection.commit()
