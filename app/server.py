@@ -31,6 +31,7 @@ from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
 from app.sockets import ServerStartError as ServerStartError
 from app.sockets import bind_port, bind_uds, forget_uds
+from app.store.private import open_private
 from app.store.reader import Reader
 from app.store.writer import WriterOptions
 from core import runtime, version
@@ -273,7 +274,7 @@ class RunServer:
         for suffix, token in ((".token", self._tokens.read), (".control-token", self._tokens.control)):
             if token:
                 path = db_path.with_name(db_path.name + suffix)
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                handle = open_private(path, os.O_WRONLY | os.O_EXCL)
                 self._token_files.append(path)
                 with os.fdopen(handle, "w", encoding="ascii") as file:
                     file.write(token + "\n")
@@ -310,7 +311,8 @@ def serve(
         name: What the run is called in lists, the script's name if empty.
         i_know: That other machines may reach the server, on a network that is meant to.
         allowed_hosts: Further ``Host`` values, each with its port unless that is 80.
-        tracebacks: Whether the tracebacks of failed calls are recorded; they can hold values.
+        tracebacks: Whether messages and tracebacks of errors and the ends of workers' logs are recorded; they can hold
+            values of the program.
         script: The driver's script, found by itself if empty.
         uds: A unix socket to listen on in place of a port; only this user can open it.
         root_path: The path under which a proxy shows the server, such as "/podium".

@@ -31,7 +31,9 @@ _UDS = typer.Option("--uds", help="A unix socket to listen on in place of a port
 _ROOT_PATH = typer.Option("--root-path", help="The path under which a proxy shows the dashboard, such as /podium.")
 _METRICS_OPEN = typer.Option("--metrics-open", help="Let /metrics be read without a token.")
 _RUNS_DIR = typer.Option("--runs-dir", help="The folder for the runs' files.")
-_NO_TRACEBACKS = typer.Option("--no-tracebacks", help="Record no tracebacks of failed calls; they can hold values.")
+_NO_TRACEBACKS = typer.Option(
+    "--no-tracebacks", help="Record no error messages, tracebacks and ends of logs; they can hold values."
+)
 _CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray that Podium starts.")
 _ON_DEATH = typer.Option(
     "--on-death", help="What follows a worker's death, for groups that do not say: abort, raise or restart."

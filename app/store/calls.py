@@ -59,7 +59,7 @@ def running_row(call: OpenCall, started_ns: int) -> tuple[Any, ...]:
     return (*_known_at_start(call, started_ns), *_NOT_YET)
 
 
-def finished_row(call: OpenCall, event: CallFinished, started_ns: int, tracebacks: bool) -> tuple[Any, ...]:
+def finished_row(call: OpenCall, event: CallFinished, started_ns: int) -> tuple[Any, ...]:
     """Return the row of a call that has ended; a future's value may have been asked for before that."""
     awaited = call.awaited
     error = event.error or (None if awaited is None else awaited.error)
@@ -82,13 +82,13 @@ def finished_row(call: OpenCall, event: CallFinished, started_ns: int, traceback
         pack_sizes(event.shard_sizes),
         None if error is None else error.type,
         None if error is None else bounded(error.message, MESSAGE),
-        bounded_end(error.traceback_text, TRACEBACK) if error is not None and tracebacks else None,
+        bounded_end(error.traceback_text, TRACEBACK) if error is not None and error.traceback_text else None,
         None if error is None else error.rank,
         event.serialise_ns,
     )
 
 
-def awaited_row(event: CallAwaited, started_ns: int, tracebacks: bool) -> tuple[Any, ...]:
+def awaited_row(event: CallAwaited, started_ns: int) -> tuple[Any, ...]:
     """Return the values of ``AWAIT_CALL``."""
     error = event.error
     return (
@@ -98,7 +98,7 @@ def awaited_row(event: CallAwaited, started_ns: int, tracebacks: bool) -> tuple[
         event.unpad_ns,
         error is not None,
         None if error is None else bounded(error.message, MESSAGE),
-        bounded_end(error.traceback_text, TRACEBACK) if error is not None and tracebacks else None,
+        bounded_end(error.traceback_text, TRACEBACK) if error is not None and error.traceback_text else None,
         None if error is None else error.rank,
         None if error is None else error.type,
         event.call_id,

@@ -21,7 +21,7 @@ _MOST_RANGES = 1_000
 _MOST_LINES = 100
 # Tables whose rows are numbered from 1 and never deleted.
 _NUMBERED = ("call", "event", "step", "operation", "audit_entry", "death")
-# What hot rows refer to without saying so in the schema: a span may come before or after its call.
+# What hot rows refer to without saying so in the schema: a span may come before or after its call. 0 is nobody.
 _UNDECLARED = (
     ("call", "method_id", "method"),
     ("call", "dispatch_mode_id", "word"),
@@ -147,7 +147,7 @@ def _references(connection: RunConnection, faults: _Faults) -> None:
     faults.add(f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in lost)
     for table, column, other in _UNDECLARED:
         rows = connection.execute(
-            f"SELECT DISTINCT {column} FROM {table} WHERE {column} NOT IN (SELECT id FROM {other}) LIMIT {_MOST_LINES}"
+            f"SELECT DISTINCT {column} FROM {table} WHERE {column} != 0 AND {column} NOT IN (SELECT id FROM {other}) LIMIT {_MOST_LINES}"
         )
         faults.add(f"{table}.{column} has {str(row[0])[:60]!r}, and {other} has no such row" for row in rows)
 

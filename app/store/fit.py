@@ -56,18 +56,26 @@ def _fits(hint: object) -> Callable[[object], bool]:
         choices = [_fits(one) for one in inner]
         return lambda value: any(choice(value) for choice in choices)
     if origin is tuple and inner[-1] is not Ellipsis:
-        parts = [_fits(one) for one in inner]
-        return lambda value: len(value) == len(parts) and all(fits(v) for fits, v in zip(parts, value, strict=True))  # type: ignore[arg-type, call-overload]
+        return _parts([_fits(one) for one in inner])
     if origin is not None and issubclass(origin, Sequence):
         return _sequence(inner[0])
     return _object
+
+
+def _parts(each: Sequence[Callable[[object], bool]]) -> Callable[[object], bool]:
+    def fits(values: object) -> bool:
+        whole = isinstance(values, tuple) and len(values) == len(each)
+        return whole and all(fits(value) for fits, value in zip(each, values, strict=True))  # type: ignore[call-overload]
+
+    return fits
 
 
 def _sequence(inner: object) -> Callable[[object], bool]:
     kinds, each = _plain_kinds(inner), _fits(inner)
 
     def fits(values: object) -> bool:
-        assert isinstance(values, Sequence)
+        if not isinstance(values, Sequence):
+            return False
         if kinds is None:
             return all(map(each, values))
         # Lists of thousands of numbers: once over their types, and no call for each.

@@ -30,6 +30,7 @@ from app.store.models import (
     StepMetric,
 )
 from app.store.places import Places
+from app.store.redact import without_values
 from app.store.sql import column_names, field_names, insert_or_ignore, upsert
 from app.store.texts import LINE, NAME, bounded
 from app.store.totals import SPAN_COLUMNS, LaneRow, MethodRow, OpenCall, Totals
@@ -106,9 +107,9 @@ class Ledger:
     """Turns events into rows. One thread at a time."""
 
     def __init__(self, started_ns: int, tracebacks: bool = True) -> None:
-        """Start an empty run; without ``tracebacks`` an error is kept as type and message only."""
+        """Start an empty run; without ``tracebacks`` an error is kept as its type and rank only."""
         self._started_ns = started_ns
-        self._tracebacks = tracebacks
+        self._values = tracebacks
         self._places = Places(started_ns, self._happened)
         self._totals = Totals(started_ns)
         self._last_ns = started_ns
@@ -160,7 +161,7 @@ class Ledger:
         for event in events:
             n_events += 1
             try:
-                self._on[type(event)](event)
+                self._on[type(event)](event if self._values else without_values(event))
             except Exception:
                 n_refused += 1
                 if n_refused == 1:
@@ -240,7 +241,7 @@ class Ledger:
         call = self._totals.open.get(event.call_id)
         if call is None or call.finished:
             raise LookupError(f"call {event.call_id} ended, but its start was not recorded")
-        self._calls[event.call_id] = finished_row(call, event, self._started_ns, self._tracebacks)
+        self._calls[event.call_id] = finished_row(call, event, self._started_ns)
         self._totals.end(event, call)
         self._methods_changed[call.method.id] = call.method
         if event.status != "ok" and self._totals.fail(call):
@@ -248,7 +249,7 @@ class Ledger:
 
     def _call_awaited(self, event: CallAwaited) -> None:
         self._seen(event.awaited_at_ns)
-        self._awaited.append(awaited_row(event, self._started_ns, self._tracebacks))
+        self._awaited.append(awaited_row(event, self._started_ns))
         call = self._totals.awaited(event)
         if call is None:
             return

@@ -15,6 +15,7 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from app.errors import NotARunFileError, QueryTimeoutError, RunFileError, RunFileMissingError
 from app.store.schema import check_schema
@@ -53,9 +54,9 @@ _LEAST_PATIENCE_S, _BYTES_PER_S = 5.0, 4 * 1024**2
 class RunConnection(sqlite3.Connection):
     """A connection on which a question ends when it takes too long, or its answer too much memory."""
 
-    def __init__(self, *arguments: object, **named: object) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         """Connect as sqlite3 does, and set every limit."""
-        super().__init__(*arguments, **named)  # type: ignore[arg-type]
+        super().__init__(*arguments, **named)
         for category, most in _LIMITS.items():
             self.setlimit(category, most)
         self._question = _Question("", math.inf)
@@ -88,8 +89,17 @@ class RunConnection(sqlite3.Connection):
         self.text_factory, self.row_factory = question.text, question.row
         self.set_progress_handler(question.is_over, _STEPS_BETWEEN_LOOKS)
 
-    def cursor(self, factory: type[sqlite3.Cursor] = sqlite3.Cursor) -> sqlite3.Cursor:  # type: ignore[override]
-        """Return a cursor, as ``execute`` asks for one: SQLite itself counts no time between two short statements.
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Run a statement, if there is time: SQLite itself does not count from one short statement to the next.
+
+        Raises:
+            QueryTimeoutError: The question's time is over.
+        """
+        self._question.check_time()
+        return super().execute(sql, parameters)
+
+    def cursor(self, factory: Any = sqlite3.Cursor, /) -> Any:
+        """Return a cursor, if there is time.
 
         Raises:
             QueryTimeoutError: The question's time is over.

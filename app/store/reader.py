@@ -301,7 +301,7 @@ class Reader:
         row = cursor.execute("SELECT * FROM run").fetchone()
         if row is None:
             raise self._no_run()
-        _check_times(row)
+        _check_run(row)
         state = self._state(row)
         until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
         # A clock that was set meanwhile may be years off; the driver's own clock never is.
@@ -338,8 +338,8 @@ class Reader:
         )
 
 
-def _check_times(row: sqlite3.Row) -> None:
-    """Make sure that the run's times are numbers, and that it did not last for centuries.
+def _check_run(row: sqlite3.Row) -> None:
+    """Make sure that the run's names are texts and its times numbers, and that it did not last for centuries.
 
     Raises:
         ValueError: They are not, or it did.
@@ -347,6 +347,9 @@ def _check_times(row: sqlite3.Row) -> None:
     for name in ("started_wall_ns", "heartbeat_wall_ns", "last_ns", "writer_lag_ns", "clean_exit", "pruned_before_ns"):
         if not isinstance(row[name], int) and not (name == "pruned_before_ns" and row[name] is None):
             raise ValueError(f"{name} of the run is not a number: {str(row[name])[:60]!r}")
+    for name in ("name", "script", "status"):
+        if not isinstance(row[name], str):
+            raise ValueError(f"{name} of the run is not a text")
     if row["started_wall_ns"] < 0:
         raise ValueError(f"the run started {-row['started_wall_ns'] / _YEAR_NS:.3g} years before 1970")
     if row["last_ns"] >= _MOST_NS:

@@ -155,6 +155,27 @@ def test_a_broken_file_is_said_to_be_broken(tmp_path: Path, capsys: pytest.Captu
     assert (found["is_whole"], bool(found["faults"]), found["missing"]) == (False, True, [])
 
 
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE call SET started_ns = 'noon' WHERE id < 3", "call.started_ns is not 'integer' in 2 rows"),
+        ("UPDATE worker SET node = x'00ff'", "worker.node is not 'text' in 2 rows"),
+        ("UPDATE run SET pruned_before_ns = 0.5", "run.pruned_before_ns is not 'integer' or 'null' in 1 rows"),
+        ("UPDATE lane SET group_id = 77 WHERE rank = 0", "row 1 of lane refers to a row of worker_group"),
+        ("UPDATE call SET method_id = 77", "call.method_id has '77', and method has no such row"),
+        ("UPDATE rank_span SET lane_id = 77 WHERE call_id = 1 AND lane_id = 1", "rank_span.lane_id has '77'"),
+    ],
+)
+def test_types_and_references_are_checked_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], statement: str, fault: str
+) -> None:
+    path = recorded(tmp_path / "run.db", 5)
+    change(path, statement)
+    assert main(["db", "check", str(path), "--json"]) == 1
+    faults = said(capsys)["faults"]
+    assert any(fault in line for line in faults), faults
+
+
 @pytest.mark.parametrize("command", [["check"], ["upgrade"], ["prune", "--max-gb", "1"]])
 def test_what_is_no_runs_file_is_a_wrong_use(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "list.db").write_text("shopping list" * 100)

@@ -170,11 +170,23 @@ def test_an_error_becomes_columns_of_the_call_and_a_line_among_the_events() -> N
     assert batch.n_failed_calls == 1
 
 
-def test_tracebacks_are_left_out_when_asked() -> None:
-    error = ErrorFacts("ValueError", "bad", "Traceback with a secret", 1)
-    ledger = Ledger(START_NS, tracebacks=False)
-    batch = ledger.take([*people(), started(1, 10), finished(1, 20, status="error")._replace(error=error)])
+def test_texts_of_the_user_s_code_are_left_out_when_asked() -> None:
+    error = ErrorFacts("ValueError", "bad secret", "Traceback with a secret", 1)
+    report = DeathReport("actor", "w", "a", "killed by signal 9", log_tail=("a secret",))
+    events = [
+        *people(),
+        started(1, 10),
+        finished(1, 20, status="error")._replace(error=error),
+        started(2, 30, blocking=False),
+        finished(2, 40),
+        CallAwaited(2, at(50), 1, 1, 1, error),
+        WorkerEnded(at(60), "actor", 0, True, "gone", report=report),
+        OperationChanged(at(70), "op", "resize", "train", "failed", "me", None, error="load_state said a secret"),
+    ]
+    batch = Ledger(START_NS, tracebacks=False).take(events)
     assert "secret" not in str(batch.statements)
+    assert "ValueError" in str(batch.statements)
+    assert str(Ledger(START_NS).take(events).statements).count("secret") >= 7
 
 
 def test_an_end_without_a_start_is_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
