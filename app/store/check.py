@@ -147,7 +147,8 @@ def _references(connection: RunConnection, faults: _Faults) -> None:
     faults.add(f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in lost)
     for table, column, other in _UNDECLARED:
         rows = connection.execute(
-            f"SELECT DISTINCT {column} FROM {table} WHERE {column} != 0 AND {column} NOT IN (SELECT id FROM {other}) LIMIT {_MOST_LINES}"
+            f"SELECT DISTINCT {column} FROM {table} WHERE {column} != 0 "
+            f"AND {column} NOT IN (SELECT id FROM {other}) LIMIT {_MOST_LINES}"
         )
         faults.add(f"{table}.{column} has {str(row[0])[:60]!r}, and {other} has no such row" for row in rows)
 
