@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from core.runtime import Runtime
 
 if TYPE_CHECKING:
-    from core.group.in_flight import CallInFlight
+    from core.health.in_flight import CallInFlight
 
 
 class Live:
@@ -29,7 +29,7 @@ class Live:
         if "core.group" not in sys.modules:
             # A driver that has made no group yet has no call, and a question is no time to import torch.
             return ()
-        found: tuple[CallInFlight, ...] = import_module("core.group.in_flight").calls_in_flight(self._runtime)
+        found: tuple[CallInFlight, ...] = import_module("core.health.in_flight").calls_in_flight(self._runtime)
         return found
 
     def stacks(self, call_id: int) -> Mapping[int, str]:
@@ -38,5 +38,5 @@ class Live:
         Raises:
             UnknownNameError: No call of that number is in flight.
         """
-        found: Mapping[int, str] = import_module("core.group.stacks").dump(self._runtime, call_id)
+        found: Mapping[int, str] = import_module("core.health.stacks").dump(self._runtime, call_id)
         return found

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from core.version import VERSION as __version__
+from core.wiring import set_composer
 
 if TYPE_CHECKING:
     from core.cluster.deadline import deadline
@@ -64,12 +65,11 @@ if TYPE_CHECKING:
         ClassWithInitArgs,
         RayClassWithInitArgs,
         RayWorkerGroup,
-        check_workers_alive,
         create_colocated_worker_cls,
         create_colocated_worker_cls_fused,
         create_colocated_worker_raw_cls,
-        set_health,
     )
+    from core.health import check_workers_alive, set_health
     from core.pool import (
         RayResourcePool,
         ResourcePool,
@@ -143,15 +143,14 @@ _HOMES = {
         "update_dispatch_mode",
     ),
     "core.group": (
-        "check_workers_alive",
         "ClassWithInitArgs",
         "RayClassWithInitArgs",
         "RayWorkerGroup",
         "create_colocated_worker_cls",
         "create_colocated_worker_cls_fused",
         "create_colocated_worker_raw_cls",
-        "set_health",
     ),
+    "core.health": ("check_workers_alive", "set_health"),
     "core.pool": (
         "RayResourcePool",
         "ResourcePool",
@@ -169,6 +168,10 @@ _HOMES = {
     ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+# The only import that goes up: what stands above a runtime is imported when a runtime first needs it.
+set_composer(lambda: import_module("core.composition").compose)
 
 
 def __getattr__(name: str) -> object:

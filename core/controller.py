@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias
 
+from core import control
 from core import runtime as runtimes
 from core.cluster import Ref
 from core.cluster.deadline import fetch_in_time
@@ -127,8 +128,7 @@ class Controller:
         Raises:
             KeyboardInterrupt: The driver was interrupted while it waited for calls in flight.
         """
-        if (due := self.runtime.due_here) is not None:
-            due()
+        self.runtime.safe_point.run()
 
     def pool(self, name: str) -> RayResourcePool:
         """Return a pool that lives, such as one that a split made.
@@ -208,13 +208,15 @@ class Controller:
 
 def control_plane(runtime: Runtime) -> RuntimeControl:
     """Return the one control plane of a runtime."""
-    return cast("RuntimeControl", runtime.steering())
+    plane = runtime.steering()
+    if not isinstance(plane, control.RuntimeControl):
+        raise TypeError(f"the control plane of a runtime must be a RuntimeControl, got {type(plane).__name__}")
+    return plane
 
 
 def checkpoint() -> None:
     """Let a live change that waits for the driver be made here; see ``Controller.checkpoint``."""
-    if (due := runtimes.current().due_here) is not None:
-        due()
+    runtimes.current().safe_point.run()
 
 
 def _name(named: Named | str) -> str:

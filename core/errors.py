@@ -36,9 +36,11 @@ keeps its type across a Ray process border.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from dataclasses import dataclass, fields
-from typing import Any
+from enum import Enum
+from typing import Any, NoReturn
 
 
 @dataclass(eq=False)
@@ -223,15 +225,33 @@ class WorkerMethodError(WorkerError):
         self.__cause__ = self.cause
 
 
+class DeathKind(Enum):
+    """What ended a worker's process, as far as it is known; UNREACHABLE: the process may be alive."""
+
+    UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
+    NODE_DIED = "node died"
+    OUT_OF_MEMORY = "out of memory"
+    KILLED = "killed"
+    CRASHED = "crashed"
+    EXITED = "exited"
+    ENDED_BY_RAY = "ended by ray"
+    OWNER_DIED = "owner died"
+
+
 @dataclass(eq=False)
 class WorkerDiedError(WorkerError):
-    """A worker's process is gone; how, by which signal (0 unknown), and ``oom`` as far as it could be found out."""
+    """A worker's process is gone; how, by which signal (0 unknown), and ``oom`` as far as it could be found out.
+
+    ``how`` is the cause in words, for people; ``kind`` is the cause for code.
+    """
 
     worker: str = ""
     pid: int = 0
     how: str = ""
     signal: int = 0
     oom: bool | None = None
+    kind: DeathKind = DeathKind.UNKNOWN
 
 
 @dataclass(eq=False)
@@ -261,6 +281,21 @@ class VersionSkewError(PodiumError):
 
     driver: str = ""
     worker: str = ""
+
+
+def raise_detached(error: BaseException) -> NoReturn:
+    """Raise ``error``, from its cause, in such a way that no frame of its traceback names it.
+
+    An error that a frame of its own traceback names is a cycle: arguments, results and references would stay until the
+    collector comes, and a driver that tries again has them all once more. So callers pass the error as an expression,
+    never by a local variable of theirs (the name in ``except ... as error`` ends with its block).
+    """
+    try:
+        if error is sys.exc_info()[1]:
+            raise error
+        raise error from error.__cause__
+    finally:
+        del error
 
 
 def traceback_text(error: BaseException) -> str:

@@ -19,7 +19,7 @@ _EXIT_S = 5.0
 _log = logging.getLogger("podium.endings")
 
 
-class Ending:
+class Finalizer:
     """An action that is done once: when its owner is collected, when it is called, or at the driver's exit."""
 
     def __init__(self, owner: object, action: Callable[..., object], *args: Any) -> None:
@@ -50,7 +50,7 @@ class Ending:
         return action
 
 
-def settle(timeout_s: float = 10.0) -> bool:
+def drain(timeout_s: float = 10.0) -> bool:
     """Wait until everything noted so far is done; return whether it was in time."""
     if not _started:
         return True
@@ -59,7 +59,7 @@ def settle(timeout_s: float = 10.0) -> bool:
     return done.wait(timeout_s)
 
 
-_live: dict[int, Ending] = {}
+_live: dict[int, Finalizer] = {}
 _notes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
 _started: list[threading.Thread] = []
 _starting = threading.Lock()

@@ -9,14 +9,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from core.cluster import Cluster
 from core.cluster.base import shares_a_process
 from core.cluster.holdings import Holdings
 from core.errors import UsageError
 from core.events import EventBus
+from core.safe_point import SafePoint
+from core.wiring import composer
 
 _MAX_NAME = 100
 
@@ -41,7 +42,7 @@ class LivePool(Protocol):
         """Return the pool's name, unique among the pools of a driver."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give everything back but what is to outlive the driver."""
         ...
 
@@ -79,12 +80,41 @@ class HealthSettings:
     call_timeout_s: float | None = None
 
 
+class CallFacts(NamedTuple):
+    """What is known of a call when it starts."""
+
+    call_id: int
+    group: str
+    method: str
+    ranks: tuple[int, ...]
+    blocking: bool
+    pool: str = ""
+    step: int = 0
+    at_ns: int = 0
+    timeout_s: float | None = None
+
+
 class LiveCall(Protocol):
-    """What the registry keeps of a call until every rank has answered; ``core.group.in_flight`` reads it."""
+    """What the registry keeps of a call until every rank has answered; ``core.health.in_flight`` reads it."""
 
     @property
-    def out(self) -> tuple[int, ...]:
-        """Return the ranks that have not answered."""
+    def runtime(self) -> Runtime:
+        """Return the runtime that the call was made on."""
+        ...
+
+    @property
+    def facts(self) -> CallFacts:
+        """Return what was known of the call when it started."""
+        ...
+
+    @property
+    def asked(self) -> tuple[tuple[int, int, bool], ...]:
+        """Return each rank that was asked: the rank, when, in ns on the driver clock, and whether it is pending."""
+        ...
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the driver has the call's error already, or gave up waiting."""
         ...
 
 
@@ -98,6 +128,18 @@ class Steering(Protocol):
     def close(self) -> None:
         """Take back what waits for the driver; may be called twice."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stands above a runtime, handed in by ``core.composition``.
+
+    ``control_plane`` makes the control plane of a runtime; ``on_death`` is called with a worker group (its
+    ``GroupState``) when the first of its workers died.
+    """
+
+    control_plane: Callable[[Runtime], Steering]
+    on_death: Callable[[object], None]
 
 
 class Runtime:
@@ -120,11 +162,11 @@ class Runtime:
         self.bus = EventBus()
         self.clock = DriverClock()
         self.step = 0
+        self._parts: Parts | None = None
         self.plane: Steering | None = None
         self.health: Closeable | None = None
         self.health_settings = HealthSettings()
-        self.due: Callable[[], object] | None = None
-        """Makes the live change that waits for a safe point; None, nearly always, when there is none."""
+        self.safe_point = SafePoint()
 
     def join(self, other: Runtime) -> None:
         """Record into what ``other`` records into: the same bus, clock and numbers of calls, another cluster."""
@@ -143,24 +185,23 @@ class Runtime:
             return self._cluster
 
     @property
-    def due_here(self) -> Callable[[], object] | None:
-        """Return ``due`` where it may be called: not in a worker that shares the driver's process.
-
-        The call that such a worker runs is in flight; a change made there would wait for its own end.
-        """
-        return None if self.due is None or shares_a_process() else self.due
-
-    @property
     def connected(self) -> bool:
         """Whether the cluster has been needed yet."""
         return self._cluster is not None
+
+    @property
+    def parts(self) -> Parts:
+        """Return what stands above this runtime."""
+        with self._lock:
+            if self._parts is None:
+                self._parts = composer()(self)
+            return self._parts
 
     def steering(self) -> Steering:
         """Return the control plane, which is made when the first command is given."""
         with self._lock:
             if self.plane is None:
-                # The one call that goes up: a pool's own verbs are commands like those from outside.
-                self.plane = import_module("core.control").RuntimeControl(self)
+                self.plane = self.parts.control_plane(self)
             return self.plane
 
     def next_call_id(self) -> int:
@@ -229,7 +270,7 @@ class Runtime:
         if self.plane is not None:
             self.plane.close()
         for pool in self.pools().values():
-            pool.let_go()
+            pool.release()
         if self.health is not None:
             self.health.close()
             self.health = None

@@ -497,7 +497,7 @@ class Walk:
                 expected.setdefault(key, set()).add(name)
         # What a change that was taken back had brought up ends on another thread.
         assert eventually(lambda: {key: set(names) for key, names in list(runtime.slot_tenants.items())} == expected)
-        assert runtime.due is None
+        assert not runtime.safe_point.is_due
         self.check_events(self.seen.events[self.n_events :])
 
     def check_events(self, events: Sequence[object]) -> None:

@@ -20,7 +20,7 @@ from core.control.commands import ControlPlane
 from web.source import Run, RunSource
 
 if TYPE_CHECKING:
-    from core.group.in_flight import CallInFlight
+    from core.health.in_flight import CallInFlight
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from web import pages
 from web.source import RunSource
 
 if TYPE_CHECKING:
-    from core.group.in_flight import CallInFlight
+    from core.health.in_flight import CallInFlight
 
 
 class _Described(FastAPI):

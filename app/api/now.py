@@ -9,7 +9,7 @@ from app.api.views import run_start_ns
 from web import deaths
 
 if TYPE_CHECKING:
-    from core.group.in_flight import CallInFlight
+    from core.health.in_flight import CallInFlight
 
 MAX_CALLS = 200
 

@@ -20,9 +20,8 @@ Ref: TypeAlias = Any
 ActorHandle: TypeAlias = Any
 """A worker process: a Ray actor handle or a ``LocalActor``."""
 
-
-UNREACHABLE = "unreachable"
-"""The ``how`` of a ``WorkerDiedError`` of a process that the cluster cannot reach: it may live."""
+ONE_RETURN_PREFIXES = ("_podium_answer", "_podium_is_alive")
+"""How the names of methods begin that ``Cluster.ask`` calls; ``submit`` calls the other ``_podium_`` methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class Cluster(Protocol):
         ...
 
     def ask(self, actor: ActorHandle, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
-        """Run ``method`` of ``actor``, whose name starts with ``_podium_answer``, for its one result.
+        """Run ``method`` of ``actor``, whose name starts with one of ``ONE_RETURN_PREFIXES``, for its one result.
 
         Cheaper than ``submit`` where nobody but the caller will read the result. References arrive as their values.
         """

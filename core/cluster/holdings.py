@@ -8,7 +8,7 @@ others hold the rest are spare: they wait for a pool that grows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from core.cluster import Cluster, Placement, Slot
@@ -86,3 +86,22 @@ class Holdings:
 def give_back(holdings: Holdings, cluster: Cluster, holding: Holding) -> None:
     """End a pool's hold on its slots, and release what nobody else holds a part of."""
     cluster.release(holdings.exchange((holding,), {}))
+
+
+# Which groups have a process on each slot. No lock is taken: the collector may end a group at any line.
+
+
+def occupy(tenants: dict[SlotKey, set[str]], keys: Sequence[SlotKey], group: str) -> None:
+    """Take note that a group has a process on each slot."""
+    for key in keys:
+        tenants.setdefault(key, set()).add(group)
+
+
+def vacate(tenants: dict[SlotKey, set[str]], keys: Sequence[SlotKey], group: str) -> None:
+    """Take note that a group has no process on the slots any more; no error when it had none."""
+    for key in keys:
+        on_slot = tenants.get(key)
+        if on_slot is not None:
+            on_slot.discard(group)
+            if not on_slot:
+                tenants.pop(key, None)

@@ -24,7 +24,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from core.cluster import ray_names
 from core.cluster.addresses import address_key
 from core.cluster.base import (
-    UNREACHABLE,
     Outcome,
     Placement,
     Ref,
@@ -39,7 +38,7 @@ from core.cluster.ray_errors import unread_in
 from core.cluster.ray_options import actor_options, offers_directly, two_return_entries
 from core.cluster.ray_transport import NoDirectTransport, Offer, copied, keep
 from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
-from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError
+from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError, raise_detached
 
 _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
@@ -217,19 +216,18 @@ class RayCluster:
 
     def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
         """Get the values in one round; Ray raises as soon as one of them is an error."""
+        values: list[Any] = []
+        failures: list[BaseException] = []
         try:
-            values: list[Any] = ray.get(list(refs), timeout=timeout_s)
+            values = ray.get(list(refs), timeout=timeout_s)
         except GetTimeoutError as error:
             raise TimeoutError(f"{len(refs)} values were not all ready after {timeout_s} s") from error
         except Exception as error:
-            told = _translated(error)
-        else:
-            return values
-        try:
-            # Not above: Ray's error would be its context, and holds it as its cause (see ``core.group.call.perform``).
-            raise told from told.__cause__
-        finally:
-            del told
+            failures.append(_translated(error))
+        if failures:
+            # Not above: Ray's error would be its context, and holds it as its cause.
+            raise_detached(failures.pop())
+        return values
 
     def offer(self, memory: Any, transport: str) -> Offer:
         """Keep a tensor in this worker for others, by a transport of Ray's where the receiver alone acts."""
@@ -445,5 +443,5 @@ def _translated(error: BaseException) -> BaseException:
         return error
     if isinstance(error, (RayActorError, OutOfMemoryError, NodeDiedError)):
         # Its process is gone in all three cases; one that cannot be reached may come back.
-        return ray_names.death_in(str(error), UNREACHABLE if isinstance(error, ActorUnavailableError) else "")
+        return ray_names.death_in(str(error), isinstance(error, ActorUnavailableError))
     return unread_in(error) or error

@@ -6,7 +6,7 @@ import re
 import uuid
 
 from core.cluster.base import ReserveRequest
-from core.errors import ClusterUnreachableError, UnknownNameError, UsageError, WorkerDiedError
+from core.errors import ClusterUnreachableError, DeathKind, UnknownNameError, UsageError, WorkerDiedError
 
 
 def native_name(request: ReserveRequest, node_index: int) -> str:
@@ -23,8 +23,8 @@ def shown_name(name: str) -> str:
     return re.sub(r"#[0-9a-f]{8}$", "", name) or "an unnamed placement group"
 
 
-def death_in(text: str, how: str) -> WorkerDiedError:
-    """Return the error for a death as Ray's text tells of it."""
+def death_in(text: str, is_unreachable: bool) -> WorkerDiedError:
+    """Return the error for a death that Ray's text reports."""
     name = re.search(r"\bname: (\S+)", text)
     pid = re.search(r"\bpid: (\d+)", text)
     address = re.search(r"\bip: (\S+)", text)
@@ -33,7 +33,7 @@ def death_in(text: str, how: str) -> WorkerDiedError:
         worker=name.group(1) if name else "",
         pid=int(pid.group(1)) if pid else 0,
         node=address.group(1) if address else "",
-        how=how,
+        kind=DeathKind.UNREACHABLE if is_unreachable else DeathKind.UNKNOWN,
     )
 
 

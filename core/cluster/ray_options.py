@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from core.cluster.base import SpawnRequest
+from core.cluster.base import ONE_RETURN_PREFIXES, SpawnRequest
 
 
 def actor_options(request: SpawnRequest) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def two_return_entries(actor_class: type) -> Iterator[Callable[..., Any]]:
     for name in dir(actor_class):
         if (
             name.startswith("_podium_")
-            and not name.startswith("_podium_answer")
+            and not name.startswith(ONE_RETURN_PREFIXES)
             and callable(method := getattr(actor_class, name))
             and not isinstance(method, type)
         ):

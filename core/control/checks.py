@@ -8,7 +8,7 @@ from core.control.snapshot import GroupView, PoolView, World
 from core.errors import LiveStateError, PoolClosedError, PoolSpecError, StateError, UnknownNameError, UsageError
 from core.pool import PoolState
 from core.runtime import checked_name
-from core.worker import Keeping
+from core.worker import StatePolicy
 
 _MAX_PROCESSES = 1_000_000
 
@@ -115,8 +115,8 @@ def check_kept(groups: Iterable[GroupView]) -> None:
         LiveStateError: A class says not how its state is kept.
     """
     for group in groups:
-        if group.keeping is Keeping.NOTHING:
-            classes = ", ".join(group.unkept) or group.worker_class
+        if group.state_policy is StatePolicy.NOTHING:
+            classes = ", ".join(group.unsaved) or group.worker_class
             raise LiveStateError(
                 f"group {group.name} ({group.worker_class}) would lose what its workers hold: {classes} does not say "
                 f"how to keep it. Set stateless = True on the class if that is nothing, give it save_state() and "

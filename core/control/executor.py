@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
 
 from core.cluster import Placement, Ref
 from core.cluster.holdings import Holding, SlotKey, slot_keys
@@ -19,11 +18,11 @@ from core.control.layout import Entry, Target
 from core.control.plans import Change, Mode
 from core.control.slots import known_slots, put_together, reserve_extras
 from core.control.snapshot import look
-from core.control.staging import Newcomers
+from core.control.staging import StagedChange
 from core.errors import CallTimeoutError, PoolClosedError, StateError, WorkerMethodError
-from core.group import RayWorkerGroup
-from core.lifecycle.reconfigure import check_stays, regroup, take_back
-from core.lifecycle.replace_workers import check_up, hand_over, prepare, retire, save_state, switch
+from core.group.group_state import GroupState
+from core.lifecycle.reconfigure import check_stays, reconfigure, take_back
+from core.lifecycle.replace_workers import check_alive, hand_over, prepare, save_state, switch
 from core.lifecycle.survivors import without_the_dead
 from core.pool import PoolState, RayResourcePool
 from core.runtime import Runtime
@@ -32,7 +31,7 @@ _log = logging.getLogger("podium.control")
 _ROLLBACK_S = 300.0
 
 
-class Undertaking:
+class ChangeExecutor:
     """One change on its way.
 
     ``prepare`` may run on any thread that may use the cluster, ``carry_out`` on a driver's own.
@@ -51,16 +50,16 @@ class Undertaking:
         self._pools: dict[str, RayResourcePool] = {name: pools[name] for name in change.pools}
         self._runtime = next(iter(self._pools.values())).runtime
         self._groups = {
-            tenant.name: cast("RayWorkerGroup", tenant)
+            tenant.name: tenant
             for pool in self._pools.values()
             for tenant in pool.tenants
-            if tenant.name in change.homes
+            if isinstance(tenant, GroupState) and tenant.name in change.homes
         }
         self._seen = {name: (pool.placement_if_any, _names(pool)) for name, pool in self._pools.items()}
-        self._new = Newcomers(self._runtime, change, self._pools, self._groups, self._left_s)
+        self._staged = StagedChange(self._runtime, change, self._pools, self._groups, self._left_s)
         self._states: dict[str, tuple[Ref, ...]] = {}
         self._dead: dict[str, tuple[int, ...]] = {}
-        self._regrouped: list[str] = []
+        self._reconfigured: list[str] = []
         self._retired = False
         self._switching = False
 
@@ -74,27 +73,27 @@ class Undertaking:
         """Return the pools that change."""
         return tuple(self._pools.values())
 
-    def prepare(self, given_up: Callable[[], bool], say: Callable[[str], None]) -> None:
+    def prepare(self, is_cancelled: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Reserve slots and bring up workers as far as the plan's mode allows; nothing is left when that fails.
 
         Raises:
             PlacementError: The slots were not free in time.
             WorkerStartError: A new worker did not come up.
-            CallTimeoutError: They were not up in time, or ``given_up`` said so.
+            CallTimeoutError: They were not up in time, or ``is_cancelled`` said so.
         """
         if self.change.mode is Mode.RELEASED:
             return
         try:
-            self._new.reserve(say)
+            self._staged.reserve(say)
             if self.change.mode is Mode.PREPARED:
-                self._new.start(given_up, say)
+                self._staged.start(is_cancelled, say)
         except BaseException:
             self.abandon()
             raise
 
     def abandon(self) -> None:
         """End and give back what was brought up and not switched to; may be called twice."""
-        self._new.abandon()
+        self._staged.abandon()
 
     def carry_out(self, say: Callable[[str], None]) -> None:
         """Drain, hand over and switch; on any failure everything is as it was.
@@ -159,50 +158,50 @@ class Undertaking:
 
     def _hand_over(self, say: Callable[[str], None]) -> float:
         """Move every group's state to its new workers, starting those first if need be; return what that took."""
-        for name in sorted(self._new.staying):
-            check_stays(self._groups[name], self._new.regroupings.get(name), self._left_s())
+        for name in sorted(self._staged.staying):
+            check_stays(self._groups[name], self._staged.reconfigurations.get(name), self._left_s())
         for name, group in sorted(self._groups.items()):
-            if name not in self._new.staying:
+            if name not in self._staged.staying:
                 say(f"saving the state of {name}")
-                self._dead[name] = tuple(sorted(group.crew_for("save_state").dead))
+                self._dead[name] = tuple(sorted(group.workers_for("save_state").deaths.dead))
                 has_way_back = self.change.mode is Mode.PREPARED
                 self._states[name] = save_state(group, self._left_s(), has_way_back)
         began = time.monotonic()
         if self.change.mode is not Mode.PREPARED:
             self._make_room(say)
-            self._new.start(lambda: False, say)
+            self._staged.start(lambda: False, say)
         started_s = time.monotonic() - began
-        for name, prepared in sorted(self._new.prepared.items()):
+        for name, prepared in sorted(self._staged.prepared.items()):
             group = self._groups[name]
             if self.change.mode is Mode.PREPARED:
-                check_up(group, prepared, self._left_s())
+                check_alive(group, prepared, self._left_s())
             if self._states[name]:
                 say(f"handing the state of {name} over")
             try:
                 hand_over(group, prepared, self._states[name], self._left_s())
             except WorkerMethodError as error:
                 raise without_the_dead(group, self._dead[name], error) from error.__cause__
-        for name, regrouping in sorted(self._new.regroupings.items()):
+        for name, change in sorted(self._staged.reconfigurations.items()):
             say(f"reconfiguring {name}")
-            self._regrouped.append(name)
-            self._new.prepared[name] = regroup(self._groups[name], regrouping, self._left_s())
+            self._reconfigured.append(name)
+            self._staged.prepared[name] = reconfigure(self._groups[name], change, self._left_s())
         return started_s
 
     def _make_room(self, say: Callable[[str], None]) -> None:
         """End the old workers, and give back their slots where the new ones need that."""
-        ending = sorted(name for name in self._groups if name not in self._new.staying)
+        ending = sorted(name for name in self._groups if name not in self._staged.staying)
         say(f"ending the old workers of {', '.join(ending) or 'no group'}")
         self._retired = True
         for name, group in self._groups.items():
-            if name not in self._new.staying:
-                retire(group, self._reason())
+            if name not in self._staged.staying:
+                group.retire(self._reason())
         if self.change.mode is Mode.RELEASED:
             (pool,) = self.pools
             (target,) = self.change.targets
             for name in self._groups:
                 pool.dismiss(name)
             self._hold(pool, Target(pool.name, tuple(Entry(entry.keep) for entry in target.entries if entry.keep)))
-            self._new.reserve(say)
+            self._staged.reserve(say)
 
     def _hold(self, pool: RayResourcePool, target: Target, extras: tuple[Placement, ...] = ()) -> None:
         """Give a pool other slots without a word, and release what it had and nobody has any more."""
@@ -222,19 +221,19 @@ class Undertaking:
         moving = isinstance(self.change.command, Move)
         released = Placement("", (), ())
         for group in self._groups.values():
-            group.resource_pool.dismiss(group.name)
-        self._new.leave_seats()
+            group.pool.dismiss(group.name)
+        self._staged.vacate()
         if not moving:
             holdings = {target.pool: Holding(target.pool) for target in self.change.targets}
             leaving = [pool.holding for pool in self.pools if pool.holding is not None]
-            taking = {holdings[name]: self._new.placements[name] for name in holdings}
+            taking = {holdings[name]: self._staged.placements[name] for name in holdings}
             released = runtime.holdings.exchange(leaving, taking)
             for name, holding in holdings.items():
                 if name in made:
-                    made[name].begin(self._new.placements[name], holding, self.pools[0])
+                    made[name].begin(self._staged.placements[name], holding, self.pools[0])
                 else:
-                    self._pools[name].hold_slots(self._new.placements[name], holding)
-        self._new.keep()
+                    self._pools[name].hold_slots(self._staged.placements[name], holding)
+        self._staged.keep()
         for pool in self.pools:
             if pool.name in {target.pool for target in self.change.targets} or moving:
                 pool.next_generation(self._id)
@@ -242,8 +241,8 @@ class Undertaking:
         for name, home in sorted(self.change.homes.items()):
             # A group that another thread closed meanwhile is no reason to fail the others.
             with suppress(PoolClosedError):
-                switch(self._groups[name], self._new.prepared[name], self._reason(), homes[home])
-                homes[home].settle(self._groups[name])
+                switch(self._groups[name], self._staged.prepared[name], self._reason(), homes[home])
+                homes[home].place(self._groups[name])
         if made:
             for pool in self.pools:
                 pool.give_way(list(made.values()), self._fate())
@@ -276,14 +275,14 @@ class Undertaking:
         if self._switching:
             self._give_up(error)
             return
-        regroupings = [(self._groups[name], self._new.regroupings[name]) for name in self._regrouped]
+        reconfigurations = [(self._groups[name], self._staged.reconfigurations[name]) for name in self._reconfigured]
         self.abandon()
-        if not self._retired and not regroupings:
+        if not self._retired and not reconfigurations:
             return
         say("bringing the old workers back")
         try:
-            for group, regrouping in regroupings:
-                take_back(group, regrouping, _ROLLBACK_S)
+            for group, change in reconfigurations:
+                take_back(group, change, _ROLLBACK_S)
             if self._retired:
                 self._restore()
         except BaseException as second:
@@ -297,15 +296,15 @@ class Undertaking:
             if before is not None and pool.placement_now is not before:
                 self._regain(pool, before)
                 for group in self._groups.values():
-                    pool.settle(group)
+                    pool.place(group)
         for name, group in sorted(self._groups.items()):
-            if name in self._new.staying:
+            if name in self._staged.staying:
                 continue
-            prepared = prepare(group, group.resource_pool.placement_now, timeout_s=_ROLLBACK_S)
-            self._new.prepared[name] = prepared
+            prepared = prepare(group, group.pool.placement_now, timeout_s=_ROLLBACK_S)
+            self._staged.prepared[name] = prepared
             hand_over(group, prepared, self._states[name], _ROLLBACK_S)
             switch(group, prepared, f"a {self.change.plan.kind} that failed was rolled back")
-            del self._new.prepared[name]
+            del self._staged.prepared[name]
 
     def _regain(self, pool: RayResourcePool, before: Placement) -> None:
         """Reserve again what was given back, on the entries that it was in."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from core.control.checks import find_pool
 from core.control.commands import Command, Merge, Operation, OperationState, Pause, Plan, PoolSnapshot, Resize, Resume
 from core.control.estimate import Experience
-from core.control.executor import Undertaking
+from core.control.executor import ChangeExecutor
 from core.control.operations import OperationBook
 from core.control.pausing import Pausing
 from core.control.plans import Change, plan_change
@@ -32,7 +32,7 @@ class _UnderWay:
     """The change that is under way. ``over`` is set when its operation is done, which ``starter`` prepares."""
 
     operation_id: str
-    undertaking: Undertaking
+    executor: ChangeExecutor
     over: threading.Event = field(default_factory=threading.Event)
     starter: threading.Thread | None = None
 
@@ -120,10 +120,10 @@ class RuntimeControl:
         began = time.monotonic()
         try:
             self._say(operation_id, OperationState.PREPARING, "")
-            under_way.undertaking.prepare(
+            under_way.executor.prepare(
                 under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
             )
-            under_way.undertaking.stood_before_s = time.monotonic() - began
+            under_way.executor.stood_before_s = time.monotonic() - began
             with self._lock:
                 self._book.move(operation_id, OperationState.RUNNING)
         except BaseException as error:
@@ -168,10 +168,10 @@ class RuntimeControl:
                 return
             if self._book.find(under_way.operation_id).state is not OperationState.WAITING_FOR_SAFE_POINT:
                 return
-            self._set_due(None, under_way.undertaking)
+            self._withdraw(under_way.executor)
             self._book.move(under_way.operation_id, OperationState.RUNNING)
             # Under the lock: a deadline that passes right now must not have it taken back in this thread's hands.
-            under_way.undertaking.was_carried_out = True
+            under_way.executor.was_carried_out = True
         self._carry_out(under_way)
 
     def _planned(self, command: Command) -> Change:
@@ -186,72 +186,72 @@ class RuntimeControl:
             self._check_generations(change.command)
             operation = self._book.open(change.command, OperationState.PENDING, change.before, plan=change.plan)
             deadline = time.monotonic() + change.command.deadline_s
-            under_way = _UnderWay(operation.id, Undertaking(self._runtime, change, operation.id, deadline))
+            under_way = _UnderWay(operation.id, ChangeExecutor(self._runtime, change, operation.id, deadline))
             self._under_way = under_way
             return under_way
 
     def _bring_up(self, under_way: _UnderWay) -> None:
         """Prepare a change, then wait until a driver's thread takes it, its time is over, or it is taken back."""
-        undertaking, operation_id = under_way.undertaking, under_way.operation_id
+        executor, operation_id = under_way.executor, under_way.operation_id
         try:
             self._say(operation_id, OperationState.PREPARING, "")
-            undertaking.prepare(
+            executor.prepare(
                 under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
             )
             with self._lock:
                 if under_way.over.is_set():
-                    undertaking.abandon()
+                    executor.abandon()
                     return
                 self._book.move(operation_id, OperationState.WAITING_FOR_SAFE_POINT)
-                self._set_due(self.at_safe_point, undertaking)
+                self._register(executor)
         except BaseException as error:
             self._failed(under_way, error)
             return
         closed = ""
-        while not closed and (left_s := undertaking.deadline - time.monotonic()) > 0:
+        while not closed and (left_s := executor.deadline - time.monotonic()) > 0:
             if under_way.over.wait(min(left_s, _LOOK_S)):
                 break
             # What was brought up for a pool that its owner has closed would keep the next one from its slots.
-            closed = next((pool.name for pool in undertaking.pools if pool.gate.state is PoolState.CLOSED), "")
+            closed = next((pool.name for pool in executor.pools if pool.gate.state is PoolState.CLOSED), "")
         with self._lock:
             waits = self._book.find(operation_id).state is OperationState.WAITING_FOR_SAFE_POINT
             if waits:
-                seconds = undertaking.change.command.deadline_s
+                seconds = executor.change.command.deadline_s
                 words = f"the driver came to no safe point within {seconds:g} s: it made no call, step or checkpoint"
                 if closed:
                     self._end(under_way, OperationState.FAILED, f"pool {closed} was closed meanwhile")
                 else:
                     self._end(under_way, OperationState.EXPIRED, words)
-            never_ran = waits or not undertaking.was_carried_out
+            never_ran = waits or not executor.was_carried_out
         if never_ran:
-            undertaking.abandon()
+            executor.abandon()
 
     def _carry_out(self, under_way: _UnderWay, raising: bool = False) -> None:
         """Make a change on this thread; its failure is the operation's, and the driver's only if it asked."""
-        undertaking, operation_id = under_way.undertaking, under_way.operation_id
+        executor, operation_id = under_way.executor, under_way.operation_id
         try:
-            undertaking.carry_out(lambda words: self._say(operation_id, OperationState.RUNNING, words))
+            executor.carry_out(lambda words: self._say(operation_id, OperationState.RUNNING, words))
         except BaseException as error:
             self._failed(under_way, error)
             if raising or not isinstance(error, Exception):
                 raise
             return
-        self._experience.learn(undertaking.switch_s)
-        self._end(under_way, OperationState.SUCCEEDED, "", undertaking.change.after)
+        self._experience.learn(executor.switch_s)
+        self._end(under_way, OperationState.SUCCEEDED, "", executor.change.after)
 
     def _failed(self, under_way: _UnderWay, error: BaseException) -> None:
         with self._lock:
             if under_way.over.is_set():
                 return  # It was cancelled or has expired: that is why it failed.
-            late = isinstance(error, TimeoutError) and time.monotonic() >= under_way.undertaking.deadline
+            late = isinstance(error, TimeoutError) and time.monotonic() >= under_way.executor.deadline
             state = OperationState.EXPIRED if late else OperationState.FAILED
             self._end(under_way, state, str(error) or type(error).__name__)
 
     def _end(self, under_way: _UnderWay, state: OperationState, error: str, after: str = "") -> Operation:
         with self._lock:
-            self._set_due(None, under_way.undertaking)
+            self._withdraw(under_way.executor)
             self._under_way = None
-            stand_still_s = under_way.undertaking.stand_still_s
+            stand_still_s = under_way.executor.stand_still_s
             moved = self._book.move(
                 under_way.operation_id, state, after=after, error=error, stand_still_s=stand_still_s
             )
@@ -263,13 +263,20 @@ class RuntimeControl:
             if not self._book.find(operation_id).state.done:
                 self._book.move(operation_id, state, progress=words)
 
-    def _set_due(self, due: Callable[[], object] | None, undertaking: Undertaking) -> None:
-        """Have drivers' threads look at their next border, and those that wait at a gate at once."""
-        for runtime in {id(one): one for one in (self._runtime, undertaking.runtime)}.values():
-            runtime.due = due
-        if due is not None:
-            for pool in self._runtime.pools().values():
-                pool.gate.wake()
+    def _register(self, executor: ChangeExecutor) -> None:
+        """Have drivers' threads make the change at their next safe point, and those that wait at a gate at once."""
+        for runtime in self._runtimes_of(executor):
+            runtime.safe_point.register(self.at_safe_point)
+        for pool in self._runtime.pools().values():
+            pool.gate.wake()
+
+    def _withdraw(self, executor: ChangeExecutor) -> None:
+        for runtime in self._runtimes_of(executor):
+            runtime.safe_point.withdraw(self.at_safe_point)
+
+    def _runtimes_of(self, executor: ChangeExecutor) -> tuple[Runtime, ...]:
+        """Return the runtimes whose threads may make the change: the plane's, and that of the pools."""
+        return tuple({id(one): one for one in (self._runtime, executor.runtime)}.values())
 
     def _check_generations(self, command: Command) -> None:
         for name, generation in _expected(command).items():
@@ -304,7 +311,7 @@ class RuntimeControl:
                 f"{operation.state.value}; one runs at a time: wait for it or cancel it"
             )
             for name, generation in _expected(command).items():
-                if name in self._under_way.undertaking.change.pools:
+                if name in self._under_way.executor.change.pools:
                     actual = self.find(name).generation
                     message = f"pool {name} at generation {generation} is being changed by somebody else: {words}"
                     raise GenerationConflictError(message, operation.state.value, expected=generation, actual=actual)
@@ -313,7 +320,7 @@ class RuntimeControl:
     def _refuse_running(self, pool: str) -> None:
         """Keep a pause or resume off the pools that a change has in its hands."""
         under_way = self._under_way
-        if under_way is None or pool not in under_way.undertaking.change.pools:
+        if under_way is None or pool not in under_way.executor.change.pools:
             return
         operation = self._book.find(under_way.operation_id)
         if operation.state is OperationState.RUNNING:

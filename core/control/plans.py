@@ -26,7 +26,7 @@ from core.control.estimate import Experience
 from core.control.layout import Entry, Target, by_address, by_node, entries, freed, stranded
 from core.control.snapshot import GroupView, PoolView, World
 from core.errors import PlacementError, PoolSpecError, UsageError
-from core.worker import Keeping
+from core.worker import StatePolicy
 
 
 class Mode(Enum):
@@ -153,23 +153,23 @@ def _resize(command: Resize, world: World, room: Room) -> tuple[tuple[str, ...],
 
 def _resize_drafts(pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, str], world: World) -> Iterator[_Draft]:
     """Yield the ways to resize, the best first: keep what fits, else other slots, else give up the old ones before."""
-    stuck = any(group.keeping is Keeping.RECONFIGURE and not group.hands_over for group in pool.groups)
-    keeping = Target(pool.name, tuple(entries(pool, sizes, cling=stuck)))
+    stuck = any(group.state_policy is StatePolicy.RECONFIGURE and not group.can_save_state for group in pool.groups)
+    reusing = Target(pool.name, tuple(entries(pool, sizes, cling=stuck)))
     fresh = Target(pool.name, tuple(Entry(extra=size) for size in sizes))
-    why_not = _against_preparing(pool.groups, (keeping,), homes, world)
-    if keeping.kept and not why_not:
-        yield _Draft((keeping,), homes, lost=stranded(pool, keeping))
+    why_not = _against_preparing(pool.groups, (reusing,), homes, world)
+    if reusing.kept and not why_not:
+        yield _Draft((reusing,), homes, lost=stranded(pool, reusing))
     can_be_fresh = not stuck and not pool.shared
     if can_be_fresh and not (why := _against_preparing(pool.groups, (fresh,), homes, world)):
         yield _Draft((fresh,), homes, lost=stranded(pool, fresh))
     elif can_be_fresh:
         yield _Draft((fresh,), homes, Mode.RESERVED, why, stranded(pool, fresh))
-    if keeping.kept and why_not:
-        yield _Draft((keeping,), homes, Mode.RESERVED, why_not, stranded(pool, keeping))
+    if reusing.kept and why_not:
+        yield _Draft((reusing,), homes, Mode.RESERVED, why_not, stranded(pool, reusing))
     full = "the cluster has no room for old and new slots at once: the old ones are given back first"
-    if keeping.kept and not stuck:
-        yield _Draft((keeping,), homes, Mode.RELEASED, full, stranded(pool, keeping))
-    if can_be_fresh or not (keeping.kept or stuck):
+    if reusing.kept and not stuck:
+        yield _Draft((reusing,), homes, Mode.RELEASED, full, stranded(pool, reusing))
+    if can_be_fresh or not (reusing.kept or stuck):
         yield _Draft((fresh,), homes, Mode.RELEASED, full, stranded(pool, fresh))
 
 
@@ -258,8 +258,8 @@ def _move(command: Move, world: World) -> tuple[tuple[str, ...], _Draft]:
             f"pool {target.name} has {len(target.groups)} groups ({_names(target.groups)}) and "
             f"max_colocate_count={target.max_colocate_count}: there is no room for {group.name}; close a group first"
         )
-    if group.keeping is Keeping.RECONFIGURE and not group.hands_over:
-        check_kept((replace(group, keeping=Keeping.NOTHING),))
+    if group.state_policy is StatePolicy.RECONFIGURE and not group.can_save_state:
+        check_kept((replace(group, state_policy=StatePolicy.NOTHING),))
     goal = Target(target.name, tuple(by_node(target.slots)))
     homes = {group.name: target.name}
     return (pool.name, target.name), _on_kept_slots((group,), (goal,), homes, world)
@@ -284,7 +284,7 @@ def _against_preparing(
             return f"{group.name} has a rendezvous of its own, {group.rendezvous}, which its old workers hold"
         for key in target.kept:
             # A worker that stays in its process needs no second seat.
-            if not (group.keeping is Keeping.RECONFIGURE and group.name in world.seats.get(key, ())):
+            if not (group.state_policy is StatePolicy.RECONFIGURE and group.name in world.seats.get(key, ())):
                 coming.setdefault(key, []).append(group.name)
     limits = {pool.max_colocate_count for pool in world.pools.values() for slot in pool.slots if slot.key in coming}
     limit = min(limits, default=0)
@@ -300,11 +300,11 @@ def _against_preparing(
 
 def _how(at: tuple[PoolView, GroupView], target: Target, mode: Mode) -> str:
     pool, group = at
-    if group.keeping is Keeping.RECONFIGURE:
+    if group.state_policy is StatePolicy.RECONFIGURE:
         # Processes on slots that are given back first do not live long enough to stay.
         survives = bool({slot.key for slot in pool.slots} & set(target.kept)) and mode is not Mode.RELEASED
         return "reconfigure" if survives else "state"
-    return str(group.keeping.value)
+    return str(group.state_policy.value)
 
 
 def _pool_changes(views: Sequence[PoolView], targets: Sequence[Target], world: World) -> tuple[PoolChange, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from core.cluster.holdings import SlotKey, slot_keys
-from core.group import RayWorkerGroup
-from core.group.in_flight import CallInFlight, calls_in_flight
+from core.group.group_state import GroupState
+from core.health.in_flight import CallInFlight, calls_in_flight
 from core.pool import PoolState, RayResourcePool
 from core.runtime import Runtime
-from core.worker import Keeping, hands_over, keeping, unkept
+from core.worker import StatePolicy, can_save_state, state_policy, unsaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class GroupView:
     name: str
     worker_class: str
     world_size: int
-    keeping: Keeping
-    hands_over: bool
-    unkept: tuple[str, ...] = ()
+    state_policy: StatePolicy
+    can_save_state: bool
+    unsaved: tuple[str, ...] = ()
     detached: bool = False
     rendezvous: str = ""
     start_s: float = 0.0
@@ -110,7 +110,7 @@ def _keys(pool: RayResourcePool) -> tuple[SlotKey, ...]:
 
 def _pool_view(pool: RayResourcePool, keys: Mapping[str, Iterable[SlotKey]], calls: Iterable[CallInFlight]) -> PoolView:
     placement, holding = pool.placement_if_any, pool.holding
-    tenants = [cast("RayWorkerGroup", tenant) for tenant in pool.tenants]
+    groups = [tenant for tenant in pool.tenants if isinstance(tenant, GroupState)]
     own = set(keys[pool.name])
     slots = () if placement is None else placement.slots
     spare: list[SlotView] = []
@@ -130,8 +130,8 @@ def _pool_view(pool: RayResourcePool, keys: Mapping[str, Iterable[SlotKey]], cal
         slots=tuple(
             SlotView(key, slot.node, slot.node_index) for key, slot in zip(keys[pool.name], slots, strict=False)
         ),
-        groups=tuple(_group_view(group) for group in tenants if group._crew is not None),
-        starting=tuple(group.name for group in tenants if group._crew is None),
+        groups=tuple(_group_view(group) for group in groups if group.live is not None),
+        starting=tuple(group.name for group in groups if group.live is None),
         max_colocate_count=pool.max_colocate_count,
         like=pool.likeness,
         runtime_id=id(pool.runtime),
@@ -149,19 +149,19 @@ def _pool_view(pool: RayResourcePool, keys: Mapping[str, Iterable[SlotKey]], cal
     )
 
 
-def _group_view(group: RayWorkerGroup) -> GroupView:
-    user_class = group._class_args.user_class
-    rendezvous = group._settings.rendezvous
-    views = [view for view in list(group._views) if view._crew is not None]
+def _group_view(group: GroupState) -> GroupView:
+    settings = group.settings
+    user_class = settings.class_args.user_class
+    rendezvous = settings.start.rendezvous
     return GroupView(
         name=group.name,
         worker_class=user_class.__name__,
-        world_size=group.world_size,
-        keeping=keeping(user_class),
-        hands_over=hands_over(user_class) or keeping(user_class) is Keeping.STATE,
-        unkept=unkept(user_class),
-        detached=group._detached,
+        world_size=group.started.world_size,
+        state_policy=state_policy(user_class),
+        can_save_state=can_save_state(user_class) or state_policy(user_class) is StatePolicy.STATE,
+        unsaved=unsaved(user_class),
+        detached=settings.detached,
         rendezvous="" if rendezvous is None else f"{rendezvous[0]}:{rendezvous[1]}",
-        start_s=group._started.took_s,
-        roles=tuple(sorted(view.name for view in views)),
+        start_s=group.started.took_s,
+        roles=tuple(sorted(view.name for view in group.views)),
     )

@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from core.cluster import Placement
-from core.cluster.holdings import SlotKey, slot_keys
+from core.cluster.holdings import SlotKey, occupy, slot_keys, vacate
 from core.control.plans import Change, Mode
 from core.control.slots import known_slots, put_together, reserve_extras
-from core.group import RayWorkerGroup
-from core.lifecycle.reconfigure import Regrouping, discard, spawn_missing
-from core.lifecycle.replace_workers import Prepared, abandon, prepare
+from core.group.group_state import GroupState
+from core.group.worker_set import WorkerSet
+from core.lifecycle.reconfigure import Reconfiguration, discard, spawn_missing
+from core.lifecycle.replace_workers import abandon, prepare
 from core.pool import RayResourcePool
-from core.pool.seats import leave_seats, take_seats
 from core.runtime import Runtime
 
 
-class Newcomers:
+class StagedChange:
     """The slots and workers that come for one change, by pool and by group.
 
-    ``prepared`` are workers that are built, ``regroupings`` processes beside which others of their group stay.
+    ``prepared`` are workers that are built, ``reconfigurations`` processes beside which others of their group stay.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class Newcomers:
         runtime: Runtime,
         change: Change,
         pools: Mapping[str, RayResourcePool],
-        groups: Mapping[str, RayWorkerGroup],
+        groups: Mapping[str, GroupState],
         left_s: Callable[[], float],
     ) -> None:
         """Bring up nothing yet; ``left_s`` says how long it may take."""
         self.placements: dict[str, Placement] = {}
-        self.prepared: dict[str, Prepared] = {}
-        self.regroupings: dict[str, Regrouping] = {}
+        self.prepared: dict[str, WorkerSet] = {}
+        self.reconfigurations: dict[str, Reconfiguration] = {}
         self.staying = frozenset(move.group for move in change.plan.groups if move.how == "reconfigure")
         self._runtime, self._change, self._pools, self._groups = runtime, change, pools, groups
         self._cluster, self._left_s = runtime.cluster, left_s
         self._reserved: list[Placement] = []
-        self._seats: list[tuple[tuple[SlotKey, ...], str]] = []
+        self._occupied: list[tuple[tuple[SlotKey, ...], str]] = []
 
     def reserve(self, say: Callable[[str], None]) -> None:
         """Reserve the slots that are missing, and say which all pools are to have.
@@ -63,12 +63,12 @@ class Newcomers:
                 self._reserved += extras
             self.placements[target.pool] = put_together(target, known, extras)
 
-    def start(self, given_up: Callable[[], bool], say: Callable[[str], None]) -> None:
+    def start(self, is_cancelled: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Bring up the new workers of all groups side by side; the first that fails stops the others.
 
         Raises:
             WorkerStartError: A new worker did not come up.
-            CallTimeoutError: They were not up in time, or ``given_up`` said so.
+            CallTimeoutError: They were not up in time, or ``is_cancelled`` said so.
         """
         if not self._groups:
             return
@@ -79,8 +79,10 @@ class Newcomers:
                 for name, home in sorted(self._change.homes.items()):
                     n_workers = len(self.placements[home].slots)
                     say(f"starting {n_workers} workers of {name} for {home}")
-                    self._take_seats(name, home)
-                    starting.append(starters.submit(self._start_one, name, home, lambda: stop.is_set() or given_up()))
+                    self._occupy(name, home)
+                    starting.append(
+                        starters.submit(self._start_one, name, home, lambda: stop.is_set() or is_cancelled())
+                    )
                 done, _ = wait(starting, return_when=FIRST_EXCEPTION)
                 failed = next((error for one in done if (error := one.exception()) is not None), None)
                 if failed is not None:
@@ -96,35 +98,39 @@ class Newcomers:
     def abandon(self) -> None:
         """End and give back what was brought up and not switched to; may be called twice."""
         for name, prepared in self.prepared.items():
-            if name not in self.regroupings:
+            if name not in self.reconfigurations:
                 abandon(self._groups[name], prepared)
-        for name, regrouping in self.regroupings.items():
-            discard(self._groups[name], regrouping)
-        self.leave_seats()
+        for name, reconfiguration in self.reconfigurations.items():
+            discard(self._groups[name], reconfiguration)
+        self.vacate()
         # A cluster that was let go of meanwhile took them along; asked for now, the runtime would connect to another.
         for placement in self._reserved if self._runtime.connected else ():
             self._cluster.release(placement)
-        self.prepared, self.regroupings, self._reserved, self.placements = {}, {}, [], {}
+        self.prepared, self.reconfigurations, self._reserved, self.placements = {}, {}, [], {}
 
-    def leave_seats(self) -> None:
+    def vacate(self) -> None:
         """Give up the places that were kept for new workers: they have them, or do not come."""
-        for keys, seat in self._seats:
-            leave_seats(self._runtime.slot_tenants, keys, seat)
-        self._seats = []
+        for keys, tenant in self._occupied:
+            vacate(self._runtime.slot_tenants, keys, tenant)
+        self._occupied = []
 
-    def _start_one(self, name: str, home: str, given_up: Callable[[], bool]) -> None:
+    def _start_one(self, name: str, home: str, is_cancelled: Callable[[], bool]) -> None:
         group, placement = self._groups[name], self.placements[home]
         like = self._pools.get(home) or next(iter(self._pools.values()))
         if name in self.staying:
-            self.regroupings[name] = spawn_missing(group, placement, like, self._left_s(), given_up)
+            self.reconfigurations[name] = spawn_missing(group, placement, like, self._left_s(), is_cancelled)
         else:
-            self.prepared[name] = prepare(group, placement, like, self._left_s(), given_up)
+            self.prepared[name] = prepare(group, placement, like, self._left_s(), is_cancelled)
 
-    def _take_seats(self, name: str, home: str) -> None:
+    def _occupy(self, name: str, home: str) -> None:
         """Keep other groups off the places that new workers have beside the old ones."""
         if self._change.mode is not Mode.PREPARED:
             return
-        there = set(slot_keys(self._groups[name].resource_pool.placement_now)) if name in self.staying else set()
+        there = set(slot_keys(self._groups[name].pool.placement_now)) if name in self.staying else set()
         keys = tuple(key for key in slot_keys(self.placements[home]) if key not in there)
-        take_seats(self._runtime.slot_tenants, keys, f"{name} (to come)")
-        self._seats.append((keys, f"{name} (to come)"))
+        occupy(self._runtime.slot_tenants, keys, f"{name} (to come)")
+        self._occupied.append((keys, f"{name} (to come)"))
+
+
+def _either(one: Callable[[], bool], other: Callable[[], bool]) -> bool:
+    return one() or other()

@@ -8,16 +8,13 @@ from core.group.colocate import (
     create_colocated_worker_raw_cls,
 )
 from core.group.worker_group import RayWorkerGroup
-from core.health.monitor import check_workers_alive, set_health
 
 __all__ = [
     "BoundMethod",
     "ClassWithInitArgs",
     "RayClassWithInitArgs",
     "RayWorkerGroup",
-    "check_workers_alive",
     "create_colocated_worker_cls",
     "create_colocated_worker_cls_fused",
     "create_colocated_worker_raw_cls",
-    "set_health",
 ]

@@ -1,4 +1,4 @@
-"""Telling the record of groups that come and go."""
+"""Recording that groups and their workers come and go."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from core.dispatch import Execute
 from core.events import GroupClosed, GroupCreated, GroupRebuilt, MethodFacts, WorkerClock, WorkerEnded, WorkerStarted
 from core.group.bind import Method
 from core.group.clock import ClockAlignment
-from core.group.start import Started
+from core.group.worker_set import WorkerSet
 from core.pool import RayResourcePool
 from core.runtime import Runtime
 
 
 def announce_group(
-    group: str, pool: RayResourcePool, user_class: type, started: Started, methods: Sequence[Method]
+    group: str, pool: RayResourcePool, user_class: type, workers: WorkerSet, methods: Sequence[Method]
 ) -> None:
-    """Say that a group is up, with its methods and its workers."""
+    """Record that a group is up, with its methods and its workers."""
     runtime = pool.runtime
     runtime.bus.emit(
         GroupCreated(
@@ -25,7 +25,7 @@ def announce_group(
             group=group,
             pool=pool.name,
             worker_class=f"{user_class.__module__}.{user_class.__qualname__}",
-            world_size=len(started.actors),
+            world_size=workers.world_size,
             methods=tuple(
                 MethodFacts(
                     method.name,
@@ -37,36 +37,36 @@ def announce_group(
             ),
         )
     )
-    _announce_workers(group, pool, started)
+    _announce_workers(group, pool, workers)
 
 
-def announce_rebuilt(group: str, pool: RayResourcePool, started: Started, reason: str) -> None:
-    """Say that a group has other workers now."""
+def announce_replaced(group: str, pool: RayResourcePool, workers: WorkerSet, reason: str) -> None:
+    """Record that a group has other workers now."""
     runtime = pool.runtime
     runtime.bus.emit(
         GroupRebuilt(
             at_ns=runtime.clock.now_ns(),
             group=group,
             pool=pool.name,
-            world_size=len(started.actors),
+            world_size=workers.world_size,
             generation=pool.generation,
             reason=reason,
         )
     )
-    _announce_workers(group, pool, started)
+    _announce_workers(group, pool, workers)
 
 
-def announce_end(runtime: Runtime, group: str, ranks: int, dead: set[int], reason: str) -> None:
-    """Say of every worker that is not dead that it ends on purpose; from here on its end is no death."""
-    ended = [rank for rank in range(ranks) if rank not in dead]
+def announce_end(runtime: Runtime, group: str, world_size: int, dead: set[int], reason: str) -> None:
+    """Record that every worker that is not dead ends on purpose; from here on its end is not a death."""
+    ended = [rank for rank in range(world_size) if rank not in dead]
     dead.update(ended)
     now_ns = runtime.clock.now_ns()
     for rank in ended:
         runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason=reason))
 
 
-def tell_clock(runtime: Runtime, group: str, rank: int, clock: ClockAlignment) -> None:
-    """Say how a worker's clock lies to the driver's, if that was not said yet, or much less well."""
+def announce_clock(runtime: Runtime, group: str, rank: int, clock: ClockAlignment) -> None:
+    """Record a worker's clock offset to the driver's clock, if that is new, or known much better than before."""
     news = clock.news()
     if news is not None:
         # The estimate leads to wall time; how far the two monotonic clocks are apart is the rest of it.
@@ -74,10 +74,10 @@ def tell_clock(runtime: Runtime, group: str, rank: int, clock: ClockAlignment) -
         runtime.bus.emit(WorkerClock(runtime.clock.now_ns(), group, rank, ahead_ns, news[1]))
 
 
-def _announce_workers(group: str, pool: RayResourcePool, started: Started) -> None:
+def _announce_workers(group: str, pool: RayResourcePool, workers: WorkerSet) -> None:
     runtime = pool.runtime
-    workers = zip(pool.placement_now.slots, started.names, started.identities, started.actors, strict=True)
-    for slot, name, identity, actor in workers:
+    rows = zip(workers.placement.slots, workers.names, workers.identities, workers.actors, strict=True)
+    for slot, name, identity, actor in rows:
         runtime.bus.emit(
             WorkerStarted(
                 at_ns=runtime.clock.now_ns(),
@@ -92,10 +92,10 @@ def _announce_workers(group: str, pool: RayResourcePool, started: Started) -> No
                 devices=identity.devices,
             )
         )
-        tell_clock(runtime, group, slot.index, started.clocks[slot.index])
+        announce_clock(runtime, group, slot.index, workers.clocks[slot.index])
 
 
-def let_go(
+def end_group(
     runtime: Runtime,
     group: str,
     pool: str,
@@ -104,13 +104,14 @@ def let_go(
     dead: set[int],
     reason: str = "the group was closed",
 ) -> None:
-    """End ``actors`` and say that the group is gone; runs on close, when it is collected, or at the driver's exit.
+    """End ``actors`` and record that the group is gone; runs on close, when it is collected, or at the driver's exit.
 
     A group that shares its processes with others passes no actors: their own group ends them. Nor does one whose
     workers live on; ``reason`` then says so.
     """
+    runtime.safe_point.withdraw_for(group)
     ended = [rank for rank in range(world_size) if rank not in dead]
-    # Before they are killed: a call still in flight would else tell of each as a death.
+    # Before they are killed: a call still in flight would else report each as a death.
     dead.update(ended)
     for actor in actors:
         runtime.cluster.kill(actor)

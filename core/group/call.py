@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, NamedTuple
 
 from core.cluster import Submitted
 from core.data.direct import landed, noting
@@ -17,130 +17,135 @@ from core.data.rows import join, row_count
 from core.data.shares import Receipt
 from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registration, rule_for
 from core.dispatch.modes import OpenEnum
-from core.errors import UnevenSplitError, WorkerDiedError, WorkerError
+from core.errors import UnevenSplitError, WorkerDiedError, WorkerError, raise_detached
 from core.events import CallStarted, Notice
 from core.group.bind import Method
-from core.group.call_tracker import CallFacts, CallTracker
+from core.group.call_tracker import CallTracker
 from core.group.deadline import limit_s
-from core.group.execute import Load, ask_all, submit_all, weigh
-from core.group.wait import fetch_answers, fetched_again, undelivered_of, wait_for_answers
-from core.group.worker_set import Crew
-from core.lifecycle.restart import restart_if_due
+from core.group.execute import Load, execute, submit, weigh
+from core.group.group_state import GroupState
+from core.group.live_workers import LiveWorkers
+from core.group.wait import fetch_again, fetch_answers, undelivered_of, wait_for_answers
 from core.pool import Gate
-from core.runtime import Runtime
-
-if TYPE_CHECKING:
-    from core.group.worker_group import RayWorkerGroup
+from core.runtime import CallFacts
 
 
-class Calling(Protocol):
-    """A worker group, as far as a call looks at it; functions of a user's mode are handed it too."""
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """A call past its gate: the group as functions of a user's mode see it, the mode's rule, and the workers."""
 
-    _runtime: Runtime
-    _crew: Crew | None
-
-    def crew_for(self, method: str) -> Crew:
-        """Return the workers of now; raise ``PoolClosedError`` when the group is closed."""
-        ...
+    group: Any
+    live: LiveWorkers
+    rule: ModeRule
+    method: Method
 
 
-def perform(owner: Calling, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Make one call and return what its mode returns.
+class _Received(NamedTuple):
+    """A call's result, its rows, and the bytes that came back."""
+
+    result: Any
+    rows_out: int
+    bytes_in: int
+
+
+def perform(state: GroupState, group: Any, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Make one call and return what its mode returns; ``group`` is what functions of a user's mode are handed.
 
     Raises:
-        UsageError: The arguments cannot be dealt; no rank was asked.
+        UsageError: The arguments cannot be split; no rank was asked.
         WorkerError: A rank failed; the first one that did ends the call.
         PoolClosedError: The pool is closed.
     """
-    crew, rule, called_ns, gate_ns = _passed(owner, method)
-    tracker = _started(crew, method, called_ns, gate_ns)
+    route, called_ns, gate_ns = _pass_gate(state, group, method)
+    live = route.live
+    tracker = _start(live, method, called_ns, gate_ns)
     try:
-        crew.deaths.refuse(tracker.facts.ranks, method.name)
-        loads = _dispatch(crew, owner, rule, method, Arguments(args, kwargs), tracker)
-        trims = ("rows" if rule.joins_rows else "batches") if rule.rows else ""
+        live.deaths.refuse(tracker.facts.ranks, method.name)
+        loads = _dispatch(route, Arguments(args, kwargs), tracker)
+        trims = ("rows" if route.rule.joins_rows else "batches") if route.rule.rows else ""
         if not method.registration.blocking:
-            return _later(crew, owner, rule, method, submit_all(crew, method, loads, trims, tracker), tracker)
-        refs = ask_all(crew, method, loads, trims, tracker)
-        with borrowing(rule.joins_rows) as loans:
-            landing = Landing(tracker.sizes_to_join if rule.joins_rows else (), loans)
-            parts, receipts = wait_for_answers(crew, refs, tracker, landing)
-        if not loans.all_in(parts):
-            parts, loans = fetched_again(crew, refs), Loans()
-        with landing:
-            result, rows_out, bytes_in = _joined(owner, rule, method, parts, receipts, loans, tracker)
+            return _pending_result(route, submit(live, method, loads, trims, tracker), tracker)
+        refs = execute(live, method, loads, trims, tracker)
+        received = _receive(
+            route,
+            tracker,
+            lambda landing: wait_for_answers(live, refs, tracker, landing),
+            lambda: fetch_again(live, refs),
+        )
     except BaseException as error:
-        told = _placed(crew, method.name, error)
-        # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
-        tracker.failed(told)
-        tracker.sealed()
-        try:
-            if told is error:
-                raise
-            raise told from None
-        finally:
-            # An error that a frame of its own traceback names is a cycle: arguments, results and references would stay
-            # until the collector comes, and a driver that tries again has them all once more. So below, and in answers.
-            del told
-    tracker.finished(rows_out, bytes_in)
-    return result
+        raise_detached(_failed(live, method, tracker, error))
+    tracker.finished(received.rows_out, received.bytes_in)
+    return received.result
 
 
-def _passed(owner: Calling, method: Method) -> tuple[Crew, ModeRule, int, int]:
-    """Pass the pool's gate; return the workers of then, the mode's rule, when the call was made and what it waited.
+def _failed(live: LiveWorkers, method: Method, tracker: CallTracker, error: BaseException) -> BaseException:
+    """Record that a call failed; return the error that the driver gets."""
+    completed = _completed(live, method.name, error)
+    # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
+    tracker.failed(completed)
+    tracker.sealed()
+    return completed
 
-    This is a safe point: a live change that is due is made here, by this thread. The workers are those the group has
-    once the gate is passed: a call that waited while its group was given others, or another pool, goes on with them.
+
+def _pass_gate(state: GroupState, group: Any, method: Method) -> tuple[_Route, int, int]:
+    """Pass the pool's gate; return the route, when the call was made and how long it waited, in ns.
+
+    This is a safe point: what waits for one is done here, by this thread. The workers are those the group has once the
+    gate is passed: a call that waited while its group was given others, or another pool, goes on with them.
     """
-    runtime = owner._runtime
+    runtime = state.runtime
+    safe_point = runtime.safe_point
     within = _dispatching.gates
     waited_since_ns = 0
     while True:
-        if not within and (due := runtime.due_here) is not None:
+        if not within and safe_point.is_due:
             waited_since_ns = waited_since_ns or runtime.clock.now_ns()
-            due()
-        crew = owner.crew_for(method.name)
-        rule = rule_for(Call(f"{crew.group}.{method.name}", method.registration, crew.uneven))
+            safe_point.run()
+        live = state.workers_for(method.name)
+        rule = rule_for(Call(f"{live.group}.{method.name}", method.registration, live.uneven))
         if rule.prepare is not None:
-            rule.prepare(owner)
+            rule.prepare(group)
         now_ns = runtime.clock.now_ns()
         called_ns = waited_since_ns or now_ns
-        if not crew.gate.is_open:
+        if not live.gate.is_open:
             waited_since_ns = called_ns
-        # A call that a user's own dispatch function makes is a part of the one being dealt, which is past its gate.
-        if crew.gate in within:
-            crew.gate.join()
-            return crew, rule, called_ns, 0
-        if crew.gate.enter(_Wanted(owner, crew, not within)):
-            if owner._crew is crew and not (crew.deaths.any_known and _restarted(owner, crew)):
-                return crew, rule, called_ns, runtime.clock.now_ns() - called_ns if waited_since_ns else 0
-            crew.gate.leave()
+        # A call that a user's own dispatch function makes is a part of the one being dispatched, past its gate already.
+        if live.gate in within:
+            live.gate.join()
+            return _Route(group, live, rule, method), called_ns, 0
+        if live.gate.enter(_StillWanted(state, live, not within)):
+            if not _has_changed(state, live):
+                gate_ns = runtime.clock.now_ns() - called_ns if waited_since_ns else 0
+                return _Route(group, live, rule, method), called_ns, gate_ns
+            live.gate.leave()
 
 
-def _restarted(owner: Calling, crew: Crew) -> bool:
-    """Restart the group if a worker's death and its policy ask for that; the call is past the gate meanwhile."""
+def _has_changed(state: GroupState, live: LiveWorkers) -> bool:
+    """Run what waits for a call of this group, past its gate; return whether it has other workers than ``live``."""
     try:
-        return restart_if_due(cast("RayWorkerGroup", owner), crew)
+        # In this order: workers are replaced before the action that did it is withdrawn.
+        return state.runtime.safe_point.run_for(state.name) or state.live is not live
     except BaseException:
-        crew.gate.leave()
+        live.gate.leave()
         raise
 
 
-class _Wanted:
-    """Says to a gate whether a call still wants to pass: not when its group has gone elsewhere or a change is due."""
+class _StillWanted:
+    """Whether a call still wants to pass a gate: not when its group has gone elsewhere or a safe point is due."""
 
-    __slots__ = ("_at_border", "_crew", "_owner")
+    __slots__ = ("_at_border", "_live", "_state")
 
-    def __init__(self, owner: Calling, crew: Crew, at_border: bool) -> None:
-        self._owner, self._crew, self._at_border = owner, crew, at_border
+    def __init__(self, state: GroupState, live: LiveWorkers, at_border: bool) -> None:
+        self._state, self._live, self._at_border = state, live, at_border
 
     def __call__(self) -> bool:
-        if self._owner._crew is not self._crew:
+        if self._state.live is not self._live:
             return False
-        return self._owner._runtime.due_here is None or not self._at_border
+        return not (self._at_border and self._state.runtime.safe_point.is_due)
 
 
 class _Dispatching(threading.local):
-    """The gates that calls of this thread have passed and whose arguments are being dealt, usually none."""
+    """The gates that calls of this thread have passed and whose arguments are being dispatched, usually none."""
 
     gates: tuple[Gate, ...] = ()
 
@@ -148,74 +153,87 @@ class _Dispatching(threading.local):
 _dispatching = _Dispatching()
 
 
-def _started(crew: Crew, method: Method, called_ns: int, gate_ns: int) -> CallTracker:
+def _start(live: LiveWorkers, method: Method, called_ns: int, gate_ns: int) -> CallTracker:
     registration = method.registration
-    ranks = (0,) if registration.rank_zero_only else tuple(range(crew.world_size))
-    call_id = crew.runtime.next_call_id()
-    bus = crew.runtime.bus
-    for text in crew.behind():
-        bus.emit(Notice(called_ns, "warning", f"call {call_id} {crew.group}.{method.name} waits behind {text}"))
+    ranks = (0,) if registration.rank_zero_only else tuple(range(live.world_size))
+    call_id = live.runtime.next_call_id()
+    bus = live.runtime.bus
+    for text in live.pending.blockers():
+        bus.emit(Notice(called_ns, "warning", f"call {call_id} {live.group}.{method.name} waits behind {text}"))
     bus.emit(
         CallStarted(
             call_id=call_id,
             at_ns=called_ns,
-            group=crew.group,
-            pool=crew.pool,
-            generation=crew.gate.generation,
+            group=live.group,
+            pool=live.pool,
+            generation=live.gate.generation,
             method=method.name,
             dispatch_mode=registration.dispatch_name,
             execute_mode=Execute.RANK_ZERO.name if registration.rank_zero_only else Execute.ALL.name,
             blocking=registration.blocking,
             gate_ns=gate_ns,
-            step=crew.runtime.step,
+            step=live.runtime.step,
         )
     )
     facts = CallFacts(
         call_id,
-        crew.group,
+        live.group,
         method.name,
         ranks,
         registration.blocking,
-        crew.pool,
-        crew.runtime.step,
+        live.pool,
+        live.runtime.step,
         called_ns,
-        limit_s(crew, registration),
+        limit_s(live, registration),
     )
-    tracker = CallTracker(crew.runtime, facts, crew.clocks, crew.drained, crew.deaths.hear)
-    crew.unfinished[call_id] = tracker
+    tracker = CallTracker(live.runtime, facts, live.workers.clocks, live.drained, live.deaths.hear)
+    live.pending.add(tracker)
     return tracker
 
 
-def _dispatch(
-    crew: Crew, owner: Any, rule: ModeRule, method: Method, arguments: Arguments, tracker: CallTracker
-) -> list[tuple[int, Load]]:
+def _dispatch(route: _Route, arguments: Arguments, tracker: CallTracker) -> list[tuple[int, Load]]:
     began = time.monotonic_ns()
     before = _dispatching.gates
-    _dispatching.gates = (*before, crew.gate)
+    _dispatching.gates = (*before, route.live.gate)
     try:
-        dealt = rule.deal(owner, arguments)
+        dealt = route.rule.deal(route.group, arguments)
         tracker.dealt(dealt)
-        return weigh(crew, method, dealt, tracker)
+        return weigh(route.live, route.method, dealt, tracker)
     finally:
         _dispatching.gates = before
         tracker.phases.dispatch_ns = time.monotonic_ns() - began
 
 
-def _joined(
-    owner: Any,
-    rule: ModeRule,
-    method: Method,
-    parts: Sequence[Any],
-    receipts: Sequence[Receipt],
-    loans: Loans,
+def _receive(
+    route: _Route,
     tracker: CallTracker,
-) -> tuple[Any, int, int]:
-    """Unpad and collect; return the result, its rows, and the bytes that came back.
+    fetch: Callable[[Landing], tuple[list[Any], list[Receipt]]],
+    fetch_once_more: Callable[[], list[Any]],
+) -> _Received:
+    """Fetch the ranks' results and make one result of them: the way back of every call whose result the driver wants.
+
+    ``fetch`` is called once; ``fetch_once_more`` returns the results as other objects, for those of which parts were
+    borrowed from the cluster's store and cannot be found again.
+    """
+    joins_rows = route.rule.joins_rows
+    with borrowing(joins_rows) as loans:
+        landing = Landing(tracker.sizes_to_join if joins_rows else (), loans)
+        parts, receipts = fetch(landing)
+    if not loans.all_in(parts):
+        parts, loans = fetch_once_more(), Loans()
+    with landing:
+        return _joined(route, tracker, parts, receipts, loans)
+
+
+def _joined(
+    route: _Route, tracker: CallTracker, parts: Sequence[Any], receipts: Sequence[Receipt], loans: Loans
+) -> _Received:
+    """Unpad and collect.
 
     Parts that are joined lie in the cluster's store, on loan: that fills one allocation from there, and what is left
     of them is copied.
     """
-    phases = tracker.phases
+    phases, rule = tracker.phases, route.rule
     bytes_in = sum(receipt.bytes_out for receipt in receipts)
     began = time.monotonic_ns()
     if tracker.sources is not None:
@@ -229,29 +247,28 @@ def _joined(
     unpadded = time.monotonic_ns()
     phases.unpad_ns = unpadded - began
     try:
-        result = loans.settled(rule.collect(owner, kept[0] if method.registration.rank_zero_only else kept))
+        collected = rule.collect(route.group, kept[0] if route.method.registration.rank_zero_only else kept)
+        result = loans.settled(collected)
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
     rows_out = (row_count(result) or 0) if rule.joins_rows else 0
-    return result, rows_out, bytes_in
+    return _Received(result, rows_out, bytes_in)
 
 
-def _later(
-    crew: Crew, owner: Any, rule: ModeRule, method: Method, submitted: Sequence[Submitted], tracker: CallTracker
-) -> Any:
+def _pending_result(route: _Route, submitted: Sequence[Submitted], tracker: CallTracker) -> Any:
     """Return what stands for the results of a non-blocking call."""
     refs = [one.result for one in submitted]
     receipts = [one.receipt for one in submitted]
     if tracker.sources is not None:
         refs, receipts = ([some[rank] for rank in tracker.sources] for some in (refs, receipts))
-    if not rule.joins_rows:
-        return rule.collect(owner, refs[0] if method.registration.rank_zero_only else refs)
+    if not route.rule.joins_rows:
+        return route.rule.collect(route.group, refs[0] if route.method.registration.rank_zero_only else refs)
     return DataProtoFuture(
-        collect_fn=_Join(f"{crew.group}.{method.name}"),
+        collect_fn=_Join(f"{route.live.group}.{route.method.name}"),
         futures=refs,
         receipts=receipts,
         padded=tracker.may_hold_padding,
-        resolve=_Resolve(crew, owner, rule, method, tuple(submitted), tracker),
+        resolve=_Resolve(route, tuple(submitted), tracker),
     )
 
 
@@ -267,57 +284,55 @@ class _Join:
 
 @dataclass(eq=False)
 class _Resolve:
-    """Gets a future's value on the driver, and tells the record of the first time."""
+    """Gets a future's value on the driver, and records the first time."""
 
-    crew: Crew
-    owner: Any
-    rule: ModeRule
-    method: Method
+    route: _Route
     submitted: tuple[Submitted, ...]
     tracker: CallTracker
-    told: bool = False
+    was_recorded: bool = False
 
     def __call__(self) -> Any:
-        at_ns = self.crew.runtime.clock.now_ns()
-        failure: BaseException | None = None
+        at_ns = self.route.live.runtime.clock.now_ns()
         try:
-            with borrowing() as loans:
-                landing = Landing(self.tracker.sizes_to_join, loans)
-                parts, receipts = self._fetched(landing)
-            if not loans.all_in(parts):
-                parts, loans = self._landed(self.crew.cluster.fetch([one.result for one in self.submitted])), Loans()
-            with landing:
-                return _joined(self.owner, self.rule, self.method, parts, receipts, loans, self.tracker)[0]
+            received = _receive(self.route, self.tracker, self._fetch, self._fetch_again)
         except BaseException as error:
-            failure = _placed(self.crew, self.method.name, error)
-            if failure is error:
-                raise
-            raise failure from None
-        finally:
-            if not self.told:
-                self.told = True
-                self.tracker.awaited(at_ns, failure)
-            del failure
+            raise_detached(self._failed(at_ns, error))
+        self._record(at_ns, None)
+        return received.result
 
-    def _fetched(self, landing: Landing) -> tuple[list[Any], list[Receipt]]:
+    def _failed(self, at_ns: int, error: BaseException) -> BaseException:
+        completed = _completed(self.route.live, self.route.method.name, error)
+        self._record(at_ns, completed)
+        return completed
+
+    def _record(self, at_ns: int, error: BaseException | None) -> None:
+        if not self.was_recorded:
+            self.was_recorded = True
+            self.tracker.awaited(at_ns, error)
+
+    def _fetch(self, landing: Landing) -> tuple[list[Any], list[Receipt]]:
+        live = self.route.live
         began = time.monotonic_ns()
         try:
-            parts = fetch_answers(self.crew, [one.result for one in self.submitted], self.tracker, landing)
-            packed = self.crew.cluster.fetch([one.receipt for one in self.submitted])
-            return self._landed(parts), [Receipt.unpack(one) for one in packed]
+            parts = fetch_answers(live, [one.result for one in self.submitted], self.tracker, landing)
+            packed = live.cluster.fetch([one.receipt for one in self.submitted])
+            return self._brought_here(parts), [Receipt.unpack(one) for one in packed]
         except Exception as error:
-            refs = [one.result for one in self.submitted]
-            told = undelivered_of(error, self.crew, refs, self.tracker.facts.ranks, self.method.name)
-            try:
-                raise told from told.__cause__
-            finally:
-                del told
+            raise_detached(self._undelivered(error))
         finally:
             self.tracker.phases.wait_ns = time.monotonic_ns() - began
 
-    def _landed(self, parts: list[Any]) -> list[Any]:
-        """Take what stayed on the workers' devices, and tell the record that the driver had it brought here."""
-        runtime = self.crew.runtime
+    def _fetch_again(self) -> list[Any]:
+        return self._brought_here(self.route.live.cluster.fetch([one.result for one in self.submitted]))
+
+    def _undelivered(self, error: Exception) -> BaseException:
+        """Return the error that says whose result could not be had."""
+        refs = [one.result for one in self.submitted]
+        return undelivered_of(error, self.route.live, refs, self.tracker.facts.ranks, self.route.method.name)
+
+    def _brought_here(self, parts: list[Any]) -> list[Any]:
+        """Take what stayed on the workers' devices, and record that the driver had it brought here."""
+        runtime = self.route.live.runtime
         notes: list[str] = []
         with noting(notes):
             here = list(landed(parts))
@@ -326,14 +341,14 @@ class _Resolve:
         return here
 
 
-def _placed(crew: Crew, method: str, error: BaseException) -> BaseException:
+def _completed(live: LiveWorkers, method: str, error: BaseException) -> BaseException:
     """Add to an error what only the driver knows: a dead worker's rank, a rank's node, since when there are so many."""
-    if isinstance(error, UnevenSplitError) and crew.since:
-        return replace(error, message=f"{error.message}; {crew.since}")
+    if isinstance(error, UnevenSplitError) and live.since:
+        return replace(error, message=f"{error.message}; {live.since}")
     if isinstance(error, WorkerDiedError):
-        return crew.deaths.explained(error, method)
-    if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < len(crew.nodes):
-        error.node = crew.nodes[error.rank]
+        return live.deaths.explained(error, method)
+    if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < live.world_size:
+        error.node = live.workers.node(error.rank)
     return error
 
 

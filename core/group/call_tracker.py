@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from core.cluster import Outcome
 from core.data.shares import Receipt
@@ -13,7 +12,7 @@ from core.dispatch import Deal
 from core.errors import WorkerDiedError, WorkerError, WorkerMethodError, traceback_text
 from core.events import CallAwaited, CallFinished, ErrorFacts, Notice, RankFinished
 from core.group.clock import ClockAlignment
-from core.runtime import Runtime
+from core.runtime import CallFacts, Runtime
 
 
 @dataclass(slots=True)
@@ -25,20 +24,6 @@ class Phases:
     wait_ns: int = 0
     collect_ns: int = 0
     unpad_ns: int = 0
-
-
-class CallFacts(NamedTuple):
-    """What is known of a call when it starts."""
-
-    call_id: int
-    group: str
-    method: str
-    ranks: tuple[int, ...]
-    blocking: bool
-    pool: str = ""
-    step: int = 0
-    at_ns: int = 0
-    timeout_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -17,25 +17,25 @@ from core.cluster.deadline import said_in_block, within_reach
 from core.dispatch import Registration
 from core.errors import CallTimeoutError
 from core.group.call_tracker import CallTracker
-from core.group.in_flight import RankOut, calls_in_flight, ranks_in_words
-from core.group.worker_set import Crew
+from core.group.live_workers import LiveWorkers
 from core.health.evidence import process_state
+from core.health.in_flight import RankOut, calls_in_flight, ranks_in_words
 from core.worker.process_info import machine
 
 _BEAT_S = 1.0
 """How often a wait looks up: for a death that the cluster does not tell of."""
 
 
-def limit_s(crew: Crew, registration: Registration) -> float | None:
+def limit_s(live: LiveWorkers, registration: Registration) -> float | None:
     """Return how long a call may wait for its ranks, None for as long as it takes."""
-    for said in (said_in_block(), registration.timeout_s, crew.call_timeout_s):
-        if said is not None:
-            return within_reach(said) or None
-    return within_reach(crew.runtime.health_settings.call_timeout_s or 0) or None
+    for timeout_s in (said_in_block(), registration.timeout_s, live.call_timeout_s):
+        if timeout_s is not None:
+            return within_reach(timeout_s) or None
+    return within_reach(live.runtime.health_settings.call_timeout_s or 0) or None
 
 
 def ready_in_time(
-    crew: Crew, refs: Sequence[Ref], tracker: CallTracker, timeout_s: float | None
+    live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, timeout_s: float | None
 ) -> Iterator[list[int]]:
     """Yield the places of answers as they come, as ``Cluster.as_ready`` does; none at all when a second has passed.
 
@@ -48,24 +48,24 @@ def ready_in_time(
         asked = list(pending)
         try:
             beat_s = max(0.0, min(_BEAT_S, ends_s - time.monotonic()))
-            for ready in crew.cluster.as_ready([refs[place] for place in asked], beat_s):
+            for ready in live.cluster.as_ready([refs[place] for place in asked], beat_s):
                 places = [asked[index] for index in ready]
                 pending = [place for place in pending if place not in places]
                 yield places
         except TimeoutError:
             if time.monotonic() >= ends_s:
-                raise too_late(crew, tracker, timeout_s or 0.0) from None
+                raise too_late(live, tracker, timeout_s or 0.0) from None
             yield []
 
 
-def too_late(crew: Crew, tracker: CallTracker, timeout_s: float) -> CallTimeoutError:
+def too_late(live: LiveWorkers, tracker: CallTracker, timeout_s: float) -> CallTimeoutError:
     """Give up on a call whose ranks did not all answer; return the error: which did not, since when each was asked."""
     facts = tracker.facts
     tracker.give_up()
-    call = next((call for call in calls_in_flight(crew.runtime) if call.call_id == facts.call_id), None)
+    call = next((call for call in calls_in_flight(live.runtime) if call.call_id == facts.call_id), None)
     out = call.out if call is not None else ()
     answered = f"{ranks_in_words(call.answered)} answered; " if call is not None and call.answered else ""
-    missing = ", ".join(_said(crew, one, facts.method) for one in out) or "a result that could not be brought here"
+    missing = ", ".join(_in_words(live, one, facts.method) for one in out) or "a result that could not be brought here"
     return CallTimeoutError(
         f"{facts.group}.{facts.method} (call {facts.call_id}) was not answered within {timeout_s:g} s by {missing}; "
         f"{answered}those that are out go on, and the next call of the group waits behind them",
@@ -76,9 +76,9 @@ def too_late(crew: Crew, tracker: CallTracker, timeout_s: float) -> CallTimeoutE
     )
 
 
-def _said(crew: Crew, one: RankOut, method: str) -> str:
-    identity = crew.identities[one.rank] if one.rank < len(crew.identities) else None
-    near = identity is not None and identity.pid != os.getpid() and identity.traces.machine == machine() != ""
-    stopped = ", its process is stopped" if near and identity is not None and process_state(identity.pid) == "T" else ""
+def _in_words(live: LiveWorkers, one: RankOut, method: str) -> str:
+    identity = live.workers.identities[one.rank]
+    is_local = identity.pid != os.getpid() and identity.process_info.machine == machine() != ""
+    stopped = ", its process is stopped" if is_local and process_state(identity.pid) == "T" else ""
     what = f"waiting behind call {one.behind}" if one.behind else f"in {method}"
     return f"rank {one.rank} ({what} for {one.seconds:.1f} s{stopped})"

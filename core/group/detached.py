@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from core.cluster import ActorHandle, Placement, Slot
 from core.errors import CallTimeoutError, PlacementError, UsageError
-from core.group.start import Started, align_clocks, check_versions
+from core.group.start import align_clocks, check_versions
+from core.group.worker_set import WorkerSet
 from core.pool import RayResourcePool
 from core.pool.resource_pool import Tenant
 from core.runtime import Runtime
-from core.worker import RankFacts, WorkerIdentity
+from core.worker import RankFacts, WorkerIdentity, entries
 
 
 class FoundSlots(RayResourcePool):
@@ -41,7 +42,7 @@ class Found:
     """Workers that were found, in the order they were named, and what stands for their slots."""
 
     pool: FoundSlots
-    started: Started
+    workers: WorkerSet
 
 
 def find_workers(
@@ -81,19 +82,21 @@ def find_workers(
     )
     pool.adopt_slots(_placement(pool.name, nodes), ())
     clocks = align_clocks(cluster, runtime.clock, actors, deadline)
-    started = Started(actors, known, identities, clocks, facts.master_addr, int(facts.master_port or 0))
-    return Found(pool, started)
+    workers = WorkerSet(
+        actors, known, identities, clocks, pool.placement_now, facts.master_addr, int(facts.master_port or 0)
+    )
+    return Found(pool, workers)
 
 
 def _describe(runtime: Runtime, actor: ActorHandle, name: str, deadline: float) -> tuple[WorkerIdentity, RankFacts]:
     runtime.cluster.adopt_actor(actor)
     try:
-        asked = runtime.cluster.submit(actor, "_podium_describe", (), {})
+        asked = runtime.cluster.submit(actor, entries.DESCRIBE, (), {})
         (described,) = runtime.cluster.fetch([asked.result], max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         raise CallTimeoutError(
             f"worker {name} did not say who it is in time; it may be busy with another driver's call",
-            method="_podium_describe",
+            method=entries.DESCRIBE,
         ) from None
     except AttributeError:
         raise UsageError(f"{name} is no worker that Podium started, it cannot be led as one") from None

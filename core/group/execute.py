@@ -1,4 +1,4 @@
-"""Asking the ranks of a call: weigh what each gets, store once what several get, submit."""
+"""Executing a call on its ranks: weigh what each gets, store once what several get, submit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from core.dispatch import Arguments, Deal, RankArguments
 from core.errors import ObjectStoreFullError, PodiumError, RegistrationError, ShareError
 from core.group.bind import Method
 from core.group.call_tracker import CallTracker
+from core.group.live_workers import LiveWorkers
 from core.group.wait import Answer, follow
-from core.group.worker_set import Crew
-from core.worker import Header, plain_answer_name
+from core.worker import Header, entries
 
-Asked = TypeVar("Asked")
+Sent = TypeVar("Sent")
 
 _PUT_ONCE_BYTES = 64 * 1024
 """From this size on an argument of several ranks is stored once and passed by reference."""
@@ -35,7 +35,7 @@ class Load(NamedTuple):
     n_bytes: int
 
 
-def weigh(crew: Crew, method: Method, dealt: Deal, tracker: CallTracker) -> list[tuple[int, Load]]:
+def weigh(live: LiveWorkers, method: Method, dealt: Deal, tracker: CallTracker) -> list[tuple[int, Load]]:
     """Weigh what each rank gets; store once what several ranks get, so that it is serialised once.
 
     Raises:
@@ -48,11 +48,11 @@ def weigh(crew: Crew, method: Method, dealt: Deal, tracker: CallTracker) -> list
         return [(rank, nothing if dealt.ranks[rank] is first else Load(dealt.ranks[rank], 0)) for rank in ranks]
     outgoing = Outgoing.of([dealt.ranks[rank] for rank in ranks])
     if outgoing.n_bytes >= _PUT_ONCE_BYTES:
-        require_room(crew, method, outgoing.n_bytes)
+        require_room(live, method, outgoing.n_bytes)
     tracker.bytes_out = outgoing.n_bytes
     with sending(views=method.registration.zero_copy):
         began = time.monotonic_ns()
-        loads = [(rank, outgoing.load(crew.cluster, dealt.ranks[rank])) for rank in ranks]
+        loads = [(rank, outgoing.load(live.cluster, dealt.ranks[rank])) for rank in ranks]
         tracker.serialise_ns += time.monotonic_ns() - began
     return loads
 
@@ -72,7 +72,7 @@ class Outgoing:
 
     @classmethod
     def of(cls, ranks: Sequence[RankArguments]) -> Outgoing:
-        """Weigh the arguments of the ranks that are asked."""
+        """Weigh the arguments of the ranks that execute."""
         n_ranks = Counter(id(value) for given in ranks for value in _values(given))
         values = {id(value): value for given in ranks for value in _values(given)}
         weights = {key: payload_bytes(value) for key, value in values.items()}
@@ -104,20 +104,20 @@ def _values(given: RankArguments) -> Iterator[Any]:
     yield from given.kwargs.values()
 
 
-def require_room(crew: Crew, method: Method, n_bytes: int) -> None:
+def require_room(live: LiveWorkers, method: Method, n_bytes: int) -> None:
     """Make sure that the cluster's store can hold what a call sends: it would spill to disk, hang or die over it.
 
     Raises:
         ObjectStoreFullError: It cannot.
     """
-    room = crew.cluster.store_room(n_bytes)
+    room = live.cluster.store_room(n_bytes)
     if room is None:
         return
     raise ObjectStoreFullError(
-        f"{crew.group}.{method.name} sends {n_bytes:,} bytes, but the object store of this node holds "
+        f"{live.group}.{method.name} sends {n_bytes:,} bytes, but the object store of this node holds "
         f"{room.capacity_bytes:,} in all, of which {room.free_bytes:,} are free; send the batch in parts, or give the "
         f"store more: core.init(object_store_memory=...), on a cluster `ray start --object-store-memory`",
-        group=crew.group,
+        group=live.group,
         method=method.name,
         asked_bytes=n_bytes,
         capacity_bytes=room.capacity_bytes,
@@ -125,10 +125,10 @@ def require_room(crew: Crew, method: Method, n_bytes: int) -> None:
     )
 
 
-def submit_all(
-    crew: Crew, method: Method, loads: Sequence[tuple[int, Load]], trims: str, tracker: CallTracker
+def submit(
+    live: LiveWorkers, method: Method, loads: Sequence[tuple[int, Load]], trims: str, tracker: CallTracker
 ) -> list[Submitted]:
-    """Ask the ranks of a non-blocking call: results stay on the cluster, receipts come when they are ready.
+    """Submit a non-blocking call to its ranks: results stay on the cluster, receipts come when they are ready.
 
     Raises:
         RegistrationError: Results are to stay on the workers' devices, and the mode makes no future of them.
@@ -136,49 +136,49 @@ def submit_all(
     transport = method.registration.tensor_transport
     if transport and trims != "rows":
         raise RegistrationError(
-            f"{crew.group}.{method.name} is registered with tensor_transport={transport!r}, but its mode gives no "
+            f"{live.group}.{method.name} is registered with tensor_transport={transport!r}, but its mode gives no "
             f"DataProtoFuture, by which alone the tensors would be found; use Dispatch.DP_COMPUTE_PROTO or a mesh's"
         )
     submitted: list[Submitted] = []
 
-    def submit(rank: int, given: RankArguments) -> Submitted:
+    def submit_one(rank: int, given: RankArguments) -> Submitted:
         args = (_header(method, given.share, trims).pack(), *given.args)
-        return crew.cluster.submit(crew.actors[rank], "_podium_run", args, given.kwargs)
+        return live.cluster.submit(live.workers.actors[rank], entries.RUN, args, given.kwargs)
 
     with _Executing(tracker), sending(views=method.registration.zero_copy):
         for rank, load in loads:
-            one = _asked(submit, rank, load, tracker)
-            crew.cluster.on_ready(one.receipt, Answer(tracker, rank))
+            one = _sent(submit_one, rank, load, tracker)
+            live.cluster.on_ready(one.receipt, Answer(tracker, rank))
             submitted.append(one)
     return submitted
 
 
-def ask_all(
-    crew: Crew, method: Method, loads: Sequence[tuple[int, Load]], trims: str, tracker: CallTracker
+def execute(
+    live: LiveWorkers, method: Method, loads: Sequence[tuple[int, Load]], trims: str, tracker: CallTracker
 ) -> list[Ref]:
-    """Ask the ranks of a blocking call: result and receipt come as one object."""
+    """Submit a blocking call to its ranks: result and receipt come as one object."""
     refs: list[Ref] = []
     is_plain = not trims and not method.by_name
 
-    def ask(rank: int, given: RankArguments) -> Ref:
+    def execute_one(rank: int, given: RankArguments) -> Ref:
         if is_plain and given.share is None:
-            entry = plain_answer_name(method.remote_name, bool(given.args or given.kwargs))
-            return crew.entry(rank, entry)(*given.args, **given.kwargs)
+            name = entries.answer_of(method.remote_name, bool(given.args or given.kwargs))
+            return live.entry(rank, name)(*given.args, **given.kwargs)
         args = (_header(method, given.share, trims).pack(), *given.args)
-        return crew.entry(rank, "_podium_answer")(*args, **given.kwargs)
+        return live.entry(rank, entries.ANSWER)(*args, **given.kwargs)
 
     try:
         with _Executing(tracker), sending(views=method.registration.zero_copy):
             for rank, load in loads:
-                refs.append(_asked(ask, rank, load, tracker))
+                refs.append(_sent(execute_one, rank, load, tracker))
     except BaseException:
-        follow(crew, refs, range(len(refs)), tracker)
+        follow(live, refs, range(len(refs)), tracker)
         raise
     return refs
 
 
 class _Executing:
-    """Times the asking of a call's ranks; when all were asked, seals the call."""
+    """Times the submission of a call to its ranks; when all were asked, seals the call."""
 
     __slots__ = ("_began_ns", "_tracker")
 
@@ -194,12 +194,12 @@ class _Executing:
         self._tracker.phases.execute_ns = time.monotonic_ns() - self._began_ns
 
 
-def _asked(ask: Callable[[int, RankArguments], Asked], rank: int, load: Load, tracker: CallTracker) -> Asked:
-    """Ask one rank, and take note of it: before, for its answer can come at any time, and of what it took."""
+def _sent(send: Callable[[int, RankArguments], Sent], rank: int, load: Load, tracker: CallTracker) -> Sent:
+    """Send one rank its arguments, and take note of it: before, as its answer can come at any time, and after."""
     given = load.arguments
     tracker.submitted(rank, 0 if given.share is None else given.share.size, load.n_bytes)
     try:
-        asked = ask(rank, given)
+        sent = send(rank, given)
     except BaseException as error:
         unsendable = (
             None
@@ -212,7 +212,7 @@ def _asked(ask: Callable[[int, RankArguments], Asked], rank: int, load: Load, tr
             raise unsendable from None
         raise
     tracker.sent(rank)
-    return asked
+    return sent
 
 
 def _unsendable(given: RankArguments, method: str) -> ShareError | None:

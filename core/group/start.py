@@ -13,10 +13,11 @@ from core.data.shares import Receipt
 from core.errors import CallTimeoutError, UsageError, VersionSkewError, WorkerDiedError, WorkerStartError
 from core.group.class_args import RayClassWithInitArgs
 from core.group.clock import ClockAlignment
+from core.group.worker_set import WorkerSet
 from core.pool import RayResourcePool, device_resource
 from core.runtime import DriverClock
 from core.version import PACKAGE_PATH, VERSION
-from core.worker import PROTECTED_VARIABLES, WorkerIdentity, shell_class
+from core.worker import PROTECTED_VARIABLES, WorkerIdentity, entries, shell_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +138,14 @@ class StartSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Workers that are up, in rank order; ``took_s`` is how long that took."""
-
-    actors: tuple[ActorHandle, ...]
-    names: tuple[str, ...]
-    identities: tuple[WorkerIdentity, ...]
-    clocks: tuple[ClockAlignment, ...]
-    master_addr: str
-    master_port: int
-    took_s: float = 0.0
-
-
 def _never() -> bool:
     return False
 
 
 def start_workers(
-    cluster: Cluster, clock: DriverClock, request: StartRequest, given_up: Callable[[], bool] = _never
-) -> Started:
-    """Start the workers of a group; when one fails, or ``given_up`` says yes, all are gone again.
+    cluster: Cluster, clock: DriverClock, request: StartRequest, is_cancelled: Callable[[], bool] = _never
+) -> WorkerSet:
+    """Start the workers of a group; when one fails, or ``is_cancelled`` says yes, all are gone again.
 
     Raises:
         WorkerStartError: A constructor raised or a process ended; the message has the rank, the error its traceback.
@@ -171,16 +159,18 @@ def start_workers(
     try:
         for rank, name in enumerate(names):
             actors.append(spawn_worker(cluster, request, rank, name))
-        address, port = request.rendezvous or rendezvous_at(cluster, actors[0], request, deadline, given_up)
+        address, port = request.rendezvous or rendezvous_at(cluster, actors[0], request, deadline, is_cancelled)
         built = [construct_on(cluster, actor, request, rank, (address, port)) for rank, actor in enumerate(actors)]
-        identities = tuple(fetch_patiently(cluster, built, deadline, given_up))
+        identities = tuple(fetch_patiently(cluster, built, deadline, is_cancelled))
         check_versions(identities, names)
         clocks = align_clocks(cluster, clock, actors, deadline)
     except BaseException as error:
         for actor in actors:
             cluster.kill(actor)
         raise _explained(error, request, names) from None
-    return Started(tuple(actors), names, identities, clocks, address, port, time.monotonic() - began)
+    return WorkerSet(
+        tuple(actors), names, identities, clocks, request.placement, address, port, time.monotonic() - began
+    )
 
 
 def worker_names(request: StartRequest) -> tuple[str, ...]:
@@ -209,7 +199,7 @@ def spawn_worker(cluster: Cluster, request: StartRequest, rank: int, name: str) 
 
 
 def fetch_patiently(
-    cluster: Cluster, refs: Sequence[Ref], deadline: float, given_up: Callable[[], bool] = _never
+    cluster: Cluster, refs: Sequence[Ref], deadline: float, is_cancelled: Callable[[], bool] = _never
 ) -> list[Any]:
     """Return the values of ``refs``, asking four times a second whether they are still wanted.
 
@@ -221,16 +211,20 @@ def fetch_patiently(
         try:
             return cluster.fetch(refs, min(left_s, 0.25))
         except TimeoutError:
-            if left_s <= 0.25 or given_up():
+            if left_s <= 0.25 or is_cancelled():
                 raise
 
 
 def rendezvous_at(
-    cluster: Cluster, first: ActorHandle, request: StartRequest, deadline: float, given_up: Callable[[], bool] = _never
+    cluster: Cluster,
+    first: ActorHandle,
+    request: StartRequest,
+    deadline: float,
+    is_cancelled: Callable[[], bool] = _never,
 ) -> tuple[str, int]:
     """Let rank 0 hold a port on its node."""
-    held = cluster.submit(first, "_podium_hold_port", (list(request.port_candidates),), {})
-    (port,) = fetch_patiently(cluster, [held.result], deadline, given_up)
+    held = cluster.submit(first, entries.HOLD_PORT, (list(request.port_candidates),), {})
+    (port,) = fetch_patiently(cluster, [held.result], deadline, is_cancelled)
     return request.placement.slots[0].node, port
 
 
@@ -239,15 +233,15 @@ def construct_on(
 ) -> Ref:
     """Have a rank's worker built in its process; return the reference of its identity."""
     variables = {
-        **place_variables(request.placement, rank, rendezvous),
+        **rank_variables(request.placement, rank, rendezvous),
         "WG_PREFIX": request.prefix,
         "WG_BACKEND": "ray",
     }
     args = (request.group, rank, variables, request.args, request.kwargs)
-    return cluster.submit(actor, "_podium_construct", args, {}).result
+    return cluster.submit(actor, entries.CONSTRUCT, args, {}).result
 
 
-def place_variables(placement: Placement, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
+def rank_variables(placement: Placement, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
     """Return the variables that tell a worker its place among the ranks."""
     slot = placement.slots[rank]
     n_on_node = str(sum(other.node_index == slot.node_index for other in placement.slots))
@@ -270,7 +264,7 @@ def align_clocks(
     for _ in range(2):
         for actor, alignment in zip(actors, clocks, strict=True):
             submitted_ns = clock.now_ns()
-            pinged = cluster.submit(actor, "_podium_ping", (), {})
+            pinged = cluster.submit(actor, entries.PING, (), {})
             receipt = Receipt.unpack(cluster.fetch([pinged.receipt], _left_s(deadline))[0])
             alignment.learn(submitted_ns, receipt.started_ns, receipt.finished_ns, clock.now_ns())
     return clocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,12 +13,12 @@ from core.cluster.ray_errors import Unread
 from core.data.landing import Landing
 from core.data.rows import row_count
 from core.data.shares import Receipt
-from core.errors import PodiumError, WorkerDiedError, WorkerMethodError
+from core.errors import PodiumError, WorkerDiedError, WorkerMethodError, raise_detached
 from core.events import Notice
 from core.group.call_tracker import CallTracker
 from core.group.deadline import ready_in_time
-from core.group.in_flight import states_of, words_for
-from core.group.worker_set import Crew
+from core.group.live_workers import LiveWorkers
+from core.health.in_flight import states_of, words_for
 
 
 class Answer:
@@ -44,14 +45,14 @@ def _opened(answer: Any) -> tuple[Any, bytes]:
     return (None, answer) if type(answer) is bytes else (answer[0], answer[1])
 
 
-def follow(crew: Crew, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
-    """Let ranks that are still out tell of themselves later: the driver has its error and goes on."""
+def follow(live: LiveWorkers, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
+    """Let ranks that are still pending report later: the driver has its error and goes on."""
     for place in places:
-        crew.cluster.on_ready(refs[place], Answer(tracker, tracker.facts.ranks[place], joined=True))
+        live.cluster.on_ready(refs[place], Answer(tracker, tracker.facts.ranks[place], joined=True))
 
 
 def wait_for_answers(
-    crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing
+    live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, landing: Landing
 ) -> tuple[list[Any], list[Receipt]]:
     """Take each rank's answer when it is there; the first failure, or the call's deadline, ends the wait.
 
@@ -61,67 +62,65 @@ def wait_for_answers(
     answers: dict[int, Any] = {}
     taken: set[int] = set()
     try:
-        at_once = crew.cluster.fetch_quick(refs, tracker.facts.timeout_s)
+        at_once = live.cluster.fetch_quick(refs, tracker.facts.timeout_s)
         if at_once is not None:
             opened = [_opened(answer) for answer in at_once]
             return [result for result, _ in opened], tracker.all_answered([packed for _, packed in opened])
-        for ready in ready_in_time(crew, refs, tracker, tracker.facts.timeout_s):
+        for ready in ready_in_time(live, refs, tracker, tracker.facts.timeout_s):
             if not ready:
-                _end_for_the_dead(crew, tracker, taken)
-            ready_ns = crew.runtime.clock.now_ns()
-            for place, outcome in zip(ready, _outcomes(crew, [refs[place] for place in ready]), strict=True):
+                _raise_for_dead(live, tracker, taken)
+            ready_ns = live.runtime.clock.now_ns()
+            outcomes = deque(_outcomes(live, [refs[place] for place in ready]))
+            for place in ready:
                 taken.add(place)
                 rank = tracker.facts.ranks[place]
-                if outcome.error is not None:
-                    told = undelivered(outcome.error, crew.group, tracker.facts.method, rank)
-                    tracker.answered(rank, Outcome(error=told), ready_ns)
-                    _tell_of_others(crew, rank, told, tracker)
-                    try:
-                        raise told from told.__cause__
-                    finally:
-                        del told, outcome
-                answers[place], packed = _opened(outcome.value)
+                if outcomes[0].error is not None:
+                    raise_detached(_failed_on(live, tracker, rank, outcomes.popleft(), ready_ns))
+                answers[place], packed = _opened(outcomes.popleft().value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
             for place in ready:
                 answers[place] = _landed(landing, tracker, place, answers[place])
     except BaseException:
-        follow(crew, refs, [place for place in range(len(refs)) if place not in taken], tracker)
+        follow(live, refs, [place for place in range(len(refs)) if place not in taken], tracker)
         raise
     finally:
         tracker.phases.wait_ns = time.monotonic_ns() - began
     return [answers[place] for place in range(len(refs))], tracker.receipts
 
 
-def _end_for_the_dead(crew: Crew, tracker: CallTracker, taken: set[int]) -> None:
-    """Raise for a rank that is known to have died, and that the cluster has no word of yet."""
+def _failed_on(live: LiveWorkers, tracker: CallTracker, rank: int, outcome: Outcome, ready_ns: int) -> BaseException:
+    """Record that a rank failed, and what the others were doing; return the error that ends the wait."""
+    failure = undelivered(outcome.error or RuntimeError("no error"), live.group, tracker.facts.method, rank)
+    tracker.answered(rank, Outcome(error=failure), ready_ns)
+    _record_others(live, rank, failure, tracker)
+    return failure
+
+
+def _raise_for_dead(live: LiveWorkers, tracker: CallTracker, taken: set[int]) -> None:
+    """Raise for a rank that is known to have died, and that the cluster has not answered for."""
     ranks = tracker.facts.ranks
-    died = crew.deaths.overdue([rank for place, rank in enumerate(ranks) if place not in taken])
-    if died is not None:
-        taken.add(ranks.index(died.rank))
-        tracker.answered(died.rank, Outcome(error=died), crew.runtime.clock.now_ns())
-        try:
-            raise died
-        finally:
-            del died
+    case = live.deaths.overdue([rank for place, rank in enumerate(ranks) if place not in taken])
+    if case is not None:
+        rank = case.victim.rank
+        taken.add(ranks.index(rank))
+        tracker.answered(rank, Outcome(error=case.copy_of_error()), live.runtime.clock.now_ns())
+        raise_detached(case.copy_of_error())
 
 
-def fetch_answers(crew: Crew, refs: Sequence[Ref], tracker: CallTracker, landing: Landing) -> list[Any]:
+def fetch_answers(live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, landing: Landing) -> list[Any]:
     """Return the results of a non-blocking call, within the deadline of the block around the ``get``, or its own.
 
     Raises:
         CallTimeoutError: They were not there in time.
         WorkerDiedError: A rank is known to have died before it answered.
     """
-    said = said_in_block()
-    timeout_s = tracker.facts.timeout_s if said is None else said or None
+    block_s = said_in_block()
+    timeout_s = tracker.facts.timeout_s if block_s is None else block_s or None
     answers: dict[int, Any] = {}
-    for ready in ready_in_time(crew, refs, tracker, timeout_s):
-        if not ready and (died := crew.deaths.overdue(tracker.out)) is not None:
-            try:
-                raise died
-            finally:
-                del died
-        for place, result in zip(ready, crew.cluster.fetch([refs[place] for place in ready]), strict=True):
+    for ready in ready_in_time(live, refs, tracker, timeout_s):
+        if not ready and (case := live.deaths.overdue(tracker.out)) is not None:
+            raise_detached(case.copy_of_error())
+        for place, result in zip(ready, live.cluster.fetch([refs[place] for place in ready]), strict=True):
             answers[place] = _landed(landing, tracker, place, result)
     return [answers[place] for place in range(len(refs))]
 
@@ -134,20 +133,20 @@ def _landed(landing: Landing, tracker: CallTracker, place: int, result: Any) -> 
     return landing.land(places.index(place), result, row_count(result))
 
 
-def fetched_again(crew: Crew, refs: Sequence[Ref]) -> list[Any]:
+def fetch_again(live: LiveWorkers, refs: Sequence[Ref]) -> list[Any]:
     """Return the results of answers that were taken before, as other objects."""
-    return [_opened(answer)[0] for answer in crew.cluster.fetch(refs)]
+    return [_opened(answer)[0] for answer in live.cluster.fetch(refs)]
 
 
-def _tell_of_others(crew: Crew, rank: int, error: BaseException, tracker: CallTracker) -> None:
-    """Say what the ranks that are still out were doing when one failed; of a death its own report says so."""
+def _record_others(live: LiveWorkers, rank: int, error: BaseException, tracker: CallTracker) -> None:
+    """Record what the pending ranks were doing when one failed; the report of a death has that already."""
     if not tracker.out or isinstance(error, WorkerDiedError):
         return
     facts = tracker.facts
-    states = states_of(crew.runtime, facts.group, crew.world_size, crew.dead)
+    states = states_of(live.runtime, facts.group, live.world_size, live.deaths.dead)
     others = words_for([state for state in states if state.rank != rank and state.rank in facts.ranks])
     text = f"call {facts.call_id} {facts.group}.{facts.method} failed on rank {rank}; at that moment: {others}"
-    crew.runtime.bus.emit(Notice(crew.runtime.clock.now_ns(), "warning", text))
+    live.runtime.bus.emit(Notice(live.runtime.clock.now_ns(), "warning", text))
 
 
 def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -> BaseException:
@@ -169,24 +168,24 @@ def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -
 
 
 def undelivered_of(
-    error: BaseException, crew: Crew, refs: Sequence[Ref], ranks: Sequence[int], method: str
+    error: BaseException, live: LiveWorkers, refs: Sequence[Ref], ranks: Sequence[int], method: str
 ) -> BaseException:
     """Return ``undelivered`` for the results of a non-blocking call, with the rank whose it is."""
     if isinstance(error, PodiumError) or not isinstance(error, Exception):
         return error
-    ready, _ = crew.cluster.wait(refs, len(refs), 0.0)
+    ready, _ = live.cluster.wait(refs, len(refs), 0.0)
     there = set(ready)
     for rank, ref in zip(ranks, refs, strict=False):
-        if ref in there and (failed := _outcomes(crew, [ref])[0].error) is not None:
-            return undelivered(failed, crew.group, method, rank)
-    return undelivered(error, crew.group, method)
+        if ref in there and (failed := _outcomes(live, [ref])[0].error) is not None:
+            return undelivered(failed, live.group, method, rank)
+    return undelivered(error, live.group, method)
 
 
-def _outcomes(crew: Crew, refs: Sequence[Ref]) -> list[Outcome]:
+def _outcomes(live: LiveWorkers, refs: Sequence[Ref]) -> list[Outcome]:
     """Fetch what is ready: all in one go, or one by one when an error is among them."""
     try:
-        return [Outcome(value) for value in crew.cluster.fetch(refs)]
+        return [Outcome(value) for value in live.cluster.fetch(refs)]
     except Exception as error:
         if len(refs) == 1:
             return [Outcome(error=error)]
-    return [outcome for ref in refs for outcome in _outcomes(crew, [ref])]
+    return [outcome for ref in refs for outcome in _outcomes(live, [ref])]

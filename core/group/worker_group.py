@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -15,18 +13,15 @@ from core.cluster import ActorHandle
 from core.data.shares import Uneven
 from core.dispatch import Execute
 from core.dispatch.register import as_uneven
-from core.errors import PoolClosedError, RegistrationError, UnknownNameError, UsageError
-from core.finalizers import Ending
-from core.group.announce import announce_group, let_go
+from core.errors import RegistrationError, UnknownNameError, UsageError
 from core.group.bind import Method, bind, registered_methods
 from core.group.call import called_by_name, perform
-from core.group.call_tracker import CallTracker
 from core.group.class_args import RayClassWithInitArgs
 from core.group.detached import find_workers
-from core.group.start import Started, StartSettings, start_workers
-from core.group.worker_set import Behind, Crew, Drained
-from core.health.monitor import health_of
-from core.health.policy import Care, DeathPolicy, Restarts
+from core.group.group_state import GroupSettings, GroupState
+from core.group.start import StartSettings, start_workers
+from core.group.worker_set import WorkerSet
+from core.health.policy import DeathPolicy, HealthOptions
 from core.pool import RayResourcePool
 from core.runtime import OnDeath, Runtime
 from core.worker.fused import FusedWorker, Role
@@ -40,9 +35,6 @@ class RayWorkerGroup:
 
     ``close``, leaving a ``with`` block, or dropping the last reference ends the workers; detached ones only ``close``.
     """
-
-    _since = ""
-    """What changed the number of ranks last, for errors about rows that do not divide by it."""
 
     def __init__(
         self,
@@ -119,29 +111,29 @@ class RayWorkerGroup:
             nsight=(profile_steps, worker_nsight_options),
             timeout_s=ray_wait_register_center_timeout,
         )
-        self._care = Care.checked(on_death, max_restarts, call_timeout_s)
-        self._class_args = ray_cls_with_init
-        self._settings = settings
-        self._detached = settings.detached
+        health = HealthOptions.checked(on_death, max_restarts, call_timeout_s)
         methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
         name = name_prefix or ray_cls_with_init.user_class.__name__
         how = None if uneven is None else as_uneven(uneven)
         if resource_pool is None:
             found = find_workers(runtimes.current(), worker_names, worker_handles, settings.timeout_s)
-            self._settle(found.pool, name, name_prefix, how)
-            found.pool.admit(self)
-            self._come_up(found.started, methods)
+            made_with = _settings(found.pool.runtime, name, name_prefix, ray_cls_with_init, settings, how)
+            self._state = GroupState(made_with, found.pool, health)
+            found.pool.admit(self._state)
+            self._begin(found.workers, methods)
             return
         own = None if isinstance(resource_pool, RayResourcePool) else settings.pool_of(resource_pool)
-        self._settle(own or cast("RayResourcePool", resource_pool).present, name, name_prefix, how)
-        self._owns_pool = own is not None
+        pool = own or cast("RayResourcePool", resource_pool).present
+        made_with = _settings(pool.runtime, name, name_prefix, ray_cls_with_init, settings, how)
+        self._state = GroupState(made_with, pool, health)
+        self._state.owns_pool = own is not None
         try:
-            started = self._start(settings)
+            workers = _start(self._state)
         except BaseException:
             if own is not None:
                 own.close()
             raise
-        self._come_up(started, methods)
+        self._begin(workers, methods)
 
     @classmethod
     def from_detached(
@@ -191,60 +183,11 @@ class RayWorkerGroup:
         group = cls(resource_pool, RayClassWithInitArgs(worker_class, *args, **kwargs))
         return cast("W", group)
 
-    def _start(self, settings: StartSettings) -> Started:
-        pool = self._pool
-        placement = settings.place(pool)
-        pool.admit(self)
-        request = settings.request(self.name, self.name_prefix, self._class_args, pool, placement)
-        try:
-            return start_workers(self._runtime.cluster, self._runtime.clock, request)
-        except BaseException:
-            pool.dismiss(self.name)
-            raise
-
-    def _come_up(self, started: Started, methods: Sequence[Method], parent: RayWorkerGroup | None = None) -> None:
-        """Be a group of workers that are up: take them on, say so, and offer their methods."""
-        self._parent = parent
-        self._take_on(started)
-        announce_group(self.name, self._pool, self._class_args.user_class, started, methods)
+    def _begin(self, workers: WorkerSet, methods: Sequence[Method]) -> None:
+        """Be a group of workers that are up: take them on, record that, and offer their methods."""
+        self._state.begin(workers, methods)
         for method in methods:
             setattr(self, method.name, bind(method, self._perform))
-
-    def _take_on(self, started: Started) -> None:
-        """Have ``started`` as the workers from the next call on; also in a rebuild, after ``_pool`` was set."""
-        pool = self._pool
-        self._started = started
-        self._dispatch_info.clear()
-        self._collect_info.clear()
-        crew = Crew(
-            runtime=self._runtime,
-            group=self.name,
-            pool=pool.name,
-            gate=pool.gate,
-            actors=started.actors,
-            names=started.names,
-            nodes=tuple(slot.node for slot in pool.placement_now.slots),
-            clocks=started.clocks,
-            uneven=self._uneven,
-            drained=Drained(self._unfinished, self._lock, pool.gate),
-            behind=Behind(self._unfinished, self._lock),
-            unfinished=self._unfinished,
-            call_timeout_s=self._care.call_timeout_s,
-            role=self._role or self._class_args.user_class.__name__,
-            since=self._since,
-            identities=started.identities,
-        )
-        health_of(self._runtime).look_after(crew, self._care)
-        self._world_size = len(started.actors)
-        self.master_address = started.master_addr
-        self.master_port = str(started.master_port)
-        own_actors = started.actors if self._parent is None and not self._detached else ()
-        reason = "the driver is done, the workers live on" if self._detached else "the group was closed"
-        self._ending = Ending(
-            self, let_go, self._runtime, self.name, pool.name, self._world_size, own_actors, crew.dead, reason
-        )
-        # Last: calls on other threads take what is set from here on.
-        self._crew: Crew | None = crew
 
     def spawn(self, prefix_set: Iterable[str]) -> dict[str, RayWorkerGroup]:
         """Return one group per role of a colocated group, each with that role's methods under their own names.
@@ -270,77 +213,76 @@ class RayWorkerGroup:
 
     def _of_role(self, role: str) -> RayWorkerGroup:
         """Return the group of one of the roles that share this group's processes."""
-        user_class = self._class_args.user_class
+        state = self._state
+        user_class = state.settings.class_args.user_class
         roles: Mapping[str, Role] = user_class.podium_roles if issubclass(user_class, FusedWorker) else {}
         if role not in roles:
             known = ", ".join(roles) or "none"
             raise UnknownNameError(
                 f"group {self.name} has no role {role!r}; it has {known}", name=role, known=tuple(roles)
             )
+        made_of = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
+        start, uneven = state.settings.start, state.settings.uneven
+        settings = _settings(state.runtime, role, self.name_prefix, made_of, start, uneven, role)
         view = object.__new__(type(self))
-        view._class_args = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
-        view._settings = self._settings
-        view._care = self._care
-        view._detached = self._detached
-        view._settle(self._pool, role, self.name_prefix, self._uneven, role=role)
-        view._come_up(self._started, registered_methods(roles[role].user_class, _TAKEN, role), parent=self)
-        self._views.add(view)
+        view._state = GroupState(settings, state.pool, state.health, parent=state)
+        view._begin(state.started, registered_methods(roles[role].user_class, _TAKEN, role))
         return view
 
-    def _settle(
-        self, pool: RayResourcePool, name: str, name_prefix: str | None, uneven: Uneven | None, role: str = ""
-    ) -> None:
-        """Set what every group has before its workers are up."""
-        self._pool = pool
-        self._runtime: Runtime = pool.runtime
-        self._uneven = uneven
-        self._role = role
-        self._owns_pool = False
-        self.name: str = self._runtime.claim_group_name(name.rstrip("_") or name)
-        self.name_prefix = name_prefix or f"{self.name}_{uuid.uuid4().hex[:6]}_"
-        self._lock: threading.Lock = threading.Lock()
-        self._unfinished: dict[int, CallTracker] = {}
-        self._restarts = Restarts()
-        self._views: weakref.WeakSet[RayWorkerGroup] = weakref.WeakSet()
-        self._n_rebuilds = 0
-        # None until the workers are up, and again when the group is closed.
-        self._crew = None
-        self._dispatch_info: dict[str, list[int]] = {}
-        self._collect_info: dict[str, list[bool]] = {}
-
     def _perform(self, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return perform(self, method, args, kwargs)
+        return perform(self._state, self, method, args, kwargs)
 
-    def crew_for(self, method: str) -> Crew:
-        """Return the workers that a call of ``method`` made now runs on.
+    @property
+    def _dispatch_info(self) -> dict[str, list[int]]:
+        """Return the data-parallel rank of each rank by mesh, under the name that verl's own functions read."""
+        return self._state.dispatch_info
 
-        Raises:
-            PoolClosedError: The group is closed.
-        """
-        crew = self._crew
-        if crew is None:
-            raise PoolClosedError(f"group {self.name} is closed, {method} cannot be called", state="closed")
-        return crew
+    @property
+    def _collect_info(self) -> dict[str, list[bool]]:
+        """Return whether each rank's result counts, by mesh, under the name that verl's own functions read."""
+        return self._state.collect_info
+
+    @property
+    def name(self) -> str:
+        """Return the group's name, unique in a run."""
+        return self._state.name
+
+    @property
+    def name_prefix(self) -> str:
+        """Return how the workers' names on the cluster start."""
+        return self._state.settings.name_prefix
+
+    @property
+    def master_address(self) -> str:
+        """Return the address of the workers' rendezvous."""
+        return self._state.started.master_addr
+
+    @property
+    def master_port(self) -> str:
+        """Return the port of the workers' rendezvous."""
+        return str(self._state.started.master_port)
 
     @property
     def world_size(self) -> int:
         """Return the number of ranks."""
-        return self._world_size
+        return self._state.started.world_size
 
     @property
     def resource_pool(self) -> RayResourcePool:
         """Return the pool the workers are on."""
-        return self._pool
+        return self._state.pool
 
     @property
     def workers(self) -> list[ActorHandle]:
         """Return the cluster's handles of the workers, in rank order."""
-        return list(self._crew.actors) if self._crew is not None else []
+        live = self._state.live
+        return [] if live is None else list(live.workers.actors)
 
     @property
     def worker_names(self) -> list[str]:
         """Return the workers' names on the cluster, in rank order."""
-        return list(self._crew.names) if self._crew is not None else []
+        live = self._state.live
+        return [] if live is None else list(live.names)
 
     def execute_all(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on every rank and return one reference per rank; see ``execute_all_async``."""
@@ -351,11 +293,11 @@ class RayWorkerGroup:
 
         When every argument is a list of ``world_size`` items, item ``i`` goes to rank ``i``, else all go to all.
         """
-        return self._perform(called_by_name(method_name, Execute.ALL, False, self._role), args, kwargs)
+        return self._perform(called_by_name(method_name, Execute.ALL, False, self._state.settings.role), args, kwargs)
 
     def execute_all_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on every rank and return the values by rank; lists as in ``execute_all_async``."""
-        return self._perform(called_by_name(method_name, Execute.ALL, True, self._role), args, kwargs)
+        return self._perform(called_by_name(method_name, Execute.ALL, True, self._state.settings.role), args, kwargs)
 
     def execute_rank_zero(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on rank 0 and return a reference."""
@@ -363,11 +305,15 @@ class RayWorkerGroup:
 
     def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on rank 0 and return a reference."""
-        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, False, self._role), args, kwargs)
+        return self._perform(
+            called_by_name(method_name, Execute.RANK_ZERO, False, self._state.settings.role), args, kwargs
+        )
 
     def execute_rank_zero_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call any method on rank 0 and return its value."""
-        return self._perform(called_by_name(method_name, Execute.RANK_ZERO, True, self._role), args, kwargs)
+        return self._perform(
+            called_by_name(method_name, Execute.RANK_ZERO, True, self._state.settings.role), args, kwargs
+        )
 
     def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
         """From now on a worker that dies, busy or idle, ends this process by SIGABRT, whatever the group's policy was.
@@ -380,36 +326,12 @@ class RayWorkerGroup:
         """
         if every_n_seconds <= 0:
             raise UsageError(f"an aliveness check needs a positive interval, got {every_n_seconds} s")
-        self._care = replace(self._care, policy=DeathPolicy(OnDeath.ABORT), every_s=every_n_seconds)
-        if self._crew is not None:
-            health_of(self._runtime).look_after(self._crew, self._care)
+        policy = DeathPolicy(OnDeath.ABORT)
+        self._state.watch(replace(self._state.health, policy=policy, ping_every_s=every_n_seconds))
 
     def close(self) -> None:
         """End the workers, detached ones too; may be called twice. A pool made for this group alone is closed too."""
-        crew = self._crew
-        if crew is None:
-            return
-        own_actors = crew.actors if self._parent is None else ()
-        self._leave()
-        self._ending.detach()
-        let_go(self._runtime, self.name, self._pool.name, self._world_size, own_actors, crew.dead)
-        if self._owns_pool and not self._pool.groups:
-            self._pool.close()
-
-    def let_go(self) -> None:
-        """Do what is due when the driver is done: ``close``, or leave detached workers to live on."""
-        if not self._detached:
-            self.close()
-        elif self._crew is not None:
-            self._leave()
-            self._ending()
-
-    def _leave(self) -> None:
-        """Take no more calls and give up the place on the pool."""
-        self._crew = None
-        if self._parent is None:
-            self._pool.dismiss(self.name)
-        self._parent = None
+        self._state.close()
 
     def __enter__(self) -> RayWorkerGroup:
         return self
@@ -417,7 +339,7 @@ class RayWorkerGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.let_go()
+        self._state.release()
 
     if TYPE_CHECKING:
 
@@ -425,10 +347,43 @@ class RayWorkerGroup:
             """Tell type checkers that a group has its class's registered methods."""
 
 
-# What ``dir`` finds on the class, and what each object has besides.
-_OF_EACH = (
-    "name name_prefix master_address master_port _class_args _detached _collect_info _crew _dispatch_info _ending "
-    "_lock _owns_pool _parent _role _started _settings _views _n_rebuilds _pool _runtime _unfinished _care _restarts "
-    "_uneven _world_size"
-)
-_TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | set(_OF_EACH.split())
+_TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {"_state"}
+
+
+def state_of(group: RayWorkerGroup) -> GroupState:
+    """Return what live changes and restarts work on; not for drivers."""
+    return group._state
+
+
+def _settings(
+    runtime: Runtime,
+    name: str,
+    name_prefix: str | None,
+    class_args: RayClassWithInitArgs,
+    start: StartSettings,
+    uneven: Uneven | None,
+    role: str = "",
+) -> GroupSettings:
+    """Return what a group is made with, under a name of its own."""
+    unique = runtime.claim_group_name(name.rstrip("_") or name)
+    return GroupSettings(
+        name=unique,
+        name_prefix=name_prefix or f"{unique}_{uuid.uuid4().hex[:6]}_",
+        class_args=class_args,
+        start=start,
+        uneven=uneven,
+        role=role,
+    )
+
+
+def _start(state: GroupState) -> WorkerSet:
+    """Start the first workers of a group on its pool."""
+    settings, pool, runtime = state.settings, state.pool, state.runtime
+    placement = settings.start.place(pool)
+    pool.admit(state)
+    request = settings.start.request(state.name, settings.name_prefix, settings.class_args, pool, placement)
+    try:
+        return start_workers(runtime.cluster, runtime.clock, request)
+    except BaseException:
+        pool.dismiss(state.name)
+        raise

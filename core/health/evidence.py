@@ -17,10 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.worker.process_info import Traces, count_oom_kills
+from core.errors import DeathKind
+from core.worker.process_info import ProcessInfo, count_oom_kills
 
 N_LOG_LINES = 30
-NODE_DIED = "its node died"
+_NODE_DIED = "its node died"
 _LOG_BYTES = 64 * 1024
 _STATUS_TRIES = 20
 _STATUS_PAUSE_S = 0.005
@@ -44,7 +45,7 @@ _WORKERS_OWN_SIGTERM = "receives a SIGTERM"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Findings:
     """What was found on the worker's machine after its death; ``unread`` says why its log was not."""
 
     log_tail: tuple[str, ...] = ()
@@ -58,16 +59,16 @@ class Found:
 class Clues:
     """All that is known of a process that is gone.
 
-    ``status`` is the kernel's wait status, None where it tells none; ``said`` the cluster's own words;
+    ``status`` is the kernel's wait status, None where it tells none; ``words`` are the cluster's own;
     ``n_oom_kills_before`` is the last count of kills for memory while it lived, -1 when it is not known;
-    ``keeper`` says how the process ended that keeps all workers of its node, empty while that lives.
+    ``raylet_end`` says how the raylet of its node ended, empty while that lives.
     """
 
-    said: str
+    words: str
     status: int | None = None
-    found: Found = Found()
+    findings: Findings = Findings()
     n_oom_kills_before: int = -1
-    keeper: str = ""
+    raylet_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,43 +80,45 @@ class Verdict:
     exit_code: int | None = None
     oom: bool | None = None
     evidence: tuple[str, ...] = ()
+    kind: DeathKind = DeathKind.UNKNOWN
 
 
 def judge(clues: Clues) -> Verdict:
     """Say how a process ended, and by what evidence."""
-    if clues.keeper:
-        return Verdict(NODE_DIED, evidence=(f"the kernel says: {clues.keeper}",))
+    if clues.raylet_end:
+        return Verdict(_NODE_DIED, evidence=(f"the kernel says: {clues.raylet_end}",), kind=DeathKind.NODE_DIED)
     oom, evidence = _memory(clues)
-    said = _told(clues.said)
-    if said:
-        evidence = (*evidence, f"the cluster says: {said}")
+    reason = _reason_in(clues.words)
+    if reason:
+        evidence = (*evidence, f"the cluster says: {reason}")
     if clues.status is not None:
         evidence = (f"the kernel says: wait status {clues.status:#x}", *evidence)
-    number, code, by = _end(clues)
-    if by:
-        evidence = (*evidence, by)
-    return Verdict(_cause(clues, number, code, oom, said), number, code, oom, evidence)
+    number, code, inferred = _end(clues)
+    if inferred:
+        evidence = (*evidence, inferred)
+    cause, kind = _cause(clues, number, code, oom, reason)
+    return Verdict(cause, number, code, oom, evidence, kind)
 
 
 def _end(clues: Clues) -> tuple[int, int | None, str]:
     """Return the signal, 0 for none known, the exit code if there is one, and how it was found when not told."""
     if clues.status is not None and os.WIFSIGNALED(clues.status):
         return os.WTERMSIG(clues.status), None, ""
-    told = _EXIT_CODE.search(clues.said)
-    if told is not None:
+    exit_code = _EXIT_CODE.search(clues.words)
+    if exit_code is not None:
         # What Ray's worker asked to end with; its process may leave by another code after tidying up.
-        number = int(signal.SIGTERM) if _WORKERS_OWN_SIGTERM in clues.said else 0
-        return number, int(told.group(1)), ""
+        number = int(signal.SIGTERM) if _WORKERS_OWN_SIGTERM in clues.words else 0
+        return number, int(exit_code.group(1)), ""
     if clues.status is not None:
         return 0, os.waitstatus_to_exitcode(clues.status), ""
-    if _named(clues.said):
+    if _named(clues.words) is not None:
         return 0, None, ""
-    if _OUT_OF_MEMORY.search(clues.said):
+    if _OUT_OF_MEMORY.search(clues.words):
         return int(signal.SIGKILL), None, ""
     for crash, pattern in _CRASHES:
-        if re.search(pattern, clues.found.crash_line):
-            return int(crash), None, f"its log says: {clues.found.crash_line}"
-    unread = f" (its log was not read: {clues.found.unread})" if clues.found.unread else ""
+        if re.search(pattern, clues.findings.crash_line):
+            return int(crash), None, f"its log says: {clues.findings.crash_line}"
+    unread = f" (its log was not read: {clues.findings.unread})" if clues.findings.unread else ""
     return (
         int(signal.SIGKILL),
         None,
@@ -126,16 +129,15 @@ def _end(clues: Clues) -> tuple[int, int | None, str]:
 
 def _memory(clues: Clues) -> tuple[bool | None, tuple[str, ...]]:
     """Return whether it was killed for memory, None when nothing tells, with the evidence."""
-    monitor = _OUT_OF_MEMORY.search(clues.said)
-    before, after = clues.n_oom_kills_before, clues.found.n_oom_kills
+    monitor = _OUT_OF_MEMORY.search(clues.words)
+    before, after = clues.n_oom_kills_before, clues.findings.n_oom_kills
     evidence = []
-    if clues.found.kernel_lines:
-        evidence += [f"the kernel's log says: {line}" for line in clues.found.kernel_lines]
+    if clues.findings.kernel_lines:
+        evidence += [f"the kernel's log says: {line}" for line in clues.findings.kernel_lines]
     if before >= 0 and after >= 0:
-        told = f"from {before} to {after}" if after > before else f"at {after}"
-        stays = "went" if after > before else "stayed"
-        evidence.append(f"the control group's count of kills for memory {stays} {told}")
-    killed = any("out of memory" in line.lower() for line in clues.found.kernel_lines)
+        moved = f"went from {before} to {after}" if after > before else f"stayed at {after}"
+        evidence.append(f"the control group's count of kills for memory {moved}")
+    killed = any("out of memory" in line.lower() for line in clues.findings.kernel_lines)
     by_signal = clues.status is None or (
         os.WIFSIGNALED(clues.status) and os.WTERMSIG(clues.status) == int(signal.SIGKILL)
     )
@@ -146,42 +148,44 @@ def _memory(clues: Clues) -> tuple[bool | None, tuple[str, ...]]:
     return (False if known else None), tuple(evidence)
 
 
-def _cause(clues: Clues, number: int, code: int | None, oom: bool | None, said: str) -> str:
+def _cause(clues: Clues, number: int, code: int | None, oom: bool | None, reason: str) -> tuple[str, DeathKind]:
     if oom:
-        if _OUT_OF_MEMORY.search(clues.said):
-            return "out of memory: killed by the cluster's memory monitor"
-        return f"out of memory: killed by the kernel with {_name(number)}"
-    named = _named(clues.said)
-    if named:
+        if _OUT_OF_MEMORY.search(clues.words):
+            return "out of memory: killed by the cluster's memory monitor", DeathKind.OUT_OF_MEMORY
+        return f"out of memory: killed by the kernel with {_name(number)}", DeathKind.OUT_OF_MEMORY
+    named = _named(clues.words)
+    if named is not None:
         return named
     if code is not None:
         by = f" after {_name(number)}" if number else ""
-        return f"ended by itself with exit code {code}{by}"
+        return f"ended by itself with exit code {code}{by}", DeathKind.EXITED
     if number == int(signal.SIGKILL):
         sure = "" if clues.status is not None else ", by all signs"
         memory = "" if oom is False else "; whether for memory is not known"
-        return f"killed from outside by {_name(number)}{sure}{memory}"
+        return f"killed from outside by {_name(number)}{sure}{memory}", DeathKind.KILLED
     if number in {int(crash) for crash, _ in _CRASHES}:
-        return f"crashed by {_name(number)}"
-    return f"killed by {_name(number)}" if number else said or "its end left no trace"
+        return f"crashed by {_name(number)}", DeathKind.CRASHED
+    if number:
+        return f"killed by {_name(number)}", DeathKind.KILLED
+    return reason or "its end left no trace", DeathKind.UNKNOWN
 
 
-def _named(said: str) -> str:
-    """Return a cause that the cluster names by itself, empty when it only guesses."""
-    if "killed by `ray.kill`" in said:
-        return "ended by ray.kill, or by the end of its last handle"
-    if "node has died" in said or "node is dead" in said or "node was terminated" in said:
-        return NODE_DIED
-    if "exit_actor() is called" in said:
-        return "ended by itself with exit_actor()"
-    if "owner has died" in said or "owner died" in said:
-        return "ended because the process that started it is gone"
-    return ""
+def _named(words: str) -> tuple[str, DeathKind] | None:
+    """Return a cause that the cluster names by itself, None when it only guesses."""
+    if "killed by `ray.kill`" in words:
+        return "ended by ray.kill, or by the end of its last handle", DeathKind.ENDED_BY_RAY
+    if "node has died" in words or "node is dead" in words or "node was terminated" in words:
+        return _NODE_DIED, DeathKind.NODE_DIED
+    if "exit_actor() is called" in words:
+        return "ended by itself with exit_actor()", DeathKind.EXITED
+    if "owner has died" in words or "owner died" in words:
+        return "ended because the process that started it is gone", DeathKind.OWNER_DIED
+    return None
 
 
-def _told(said: str) -> str:
+def _reason_in(words: str) -> str:
     """Return the cluster's reason in a line, without its list of guesses."""
-    text = " ".join(said.split())
+    text = " ".join(words.split())
     start = max(text.find("The actor is dead because"), text.find("Worker exit type"), 0)
     text = re.split(r"Some common causes include|There are some potential root causes", text[start:])[0]
     return text.strip()[:300]
@@ -194,16 +198,16 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def look(traces: Traces, pid: int) -> Found:
-    """Look at what a process left; runs on its machine."""
-    output, errors = _text(traces.output), _text(traces.log)
+def examine(info: ProcessInfo, pid: int) -> Findings:
+    """Return what a process left; runs on its machine."""
+    output, errors = _text(info.output), _text(info.log)
     crashes = [line.strip() for line in errors if any(re.search(pattern, line) for _, pattern in _CRASHES)]
-    return Found(
+    return Findings(
         log_tail=(*output[-N_LOG_LINES // 2 :], *errors[-N_LOG_LINES:]),
         crash_line=crashes[-1] if crashes else "",
-        n_oom_kills=count_oom_kills(traces.memory_events),
+        n_oom_kills=count_oom_kills(info.memory_events),
         kernel_lines=_kernel_lines(pid),
-        unread="" if traces.log else "it has none",
+        unread="" if info.log else "it has none",
     )
 
 
@@ -268,25 +272,25 @@ def wait_status(pidfd: int, pid: int) -> int | None:
     return None
 
 
-def keeper_in_words(pid: int, status: int | None) -> str:
-    """Say how the process ended that kept the workers of a node."""
-    how = "ended"
+def raylet_end_in_words(pid: int, status: int | None) -> str:
+    """Say how the raylet of a node ended."""
+    how = "exited"
     if status is not None and os.WIFSIGNALED(status):
-        how = f"was ended by {_name(os.WTERMSIG(status))}"
+        how = f"was killed by {_name(os.WTERMSIG(status))}"
     elif status is not None:
-        how = f"ended with exit code {os.waitstatus_to_exitcode(status)}"
-    return f"process {pid}, which kept the workers of this node, {how}"
+        how = f"exited with code {os.waitstatus_to_exitcode(status)}"
+    return f"raylet (pid {pid}) of this node {how}"
 
 
-def keeper_of_killed(pid: int, status: int | None) -> str:
-    """Say how the keeper of a process ended that was killed by SIGKILL, empty when it lives or it was no such end.
+def raylet_end_of_killed(pid: int, status: int | None) -> str:
+    """Say how the raylet of a process ended that was killed by SIGKILL; empty when it lives, or for any other end.
 
-    The kernel kills a worker that its keeper leaves (``end_with_parent``). The keeper's main thread, which made the
-    worker, is a zombie from that moment on; the end of the keeper itself is told when all its threads are.
+    The kernel kills a worker whose raylet is gone (``end_with_parent``). The raylet's main thread, which made the
+    worker, is a zombie from that moment on; the end of the raylet itself is reported when all its threads are.
     """
     if not pid or status is None or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != int(signal.SIGKILL):
         return ""
-    return "" if process_state(pid) not in {"Z", "X", ""} else keeper_in_words(pid, zombie_status(pid))
+    return "" if process_state(pid) not in {"Z", "X", ""} else raylet_end_in_words(pid, zombie_status(pid))
 
 
 def zombie_status(pid: int) -> int | None:

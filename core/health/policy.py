@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 
@@ -13,13 +12,13 @@ from core.runtime import OnDeath
 
 MAX_RESTARTS = 3
 LOOK_S = 1.0
-"""How often processes are looked at, and asked where they must be asked."""
+"""How often processes are looked at, and pinged where they must be."""
 _ABORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeathPolicy:
-    """What a group does on a death, and how often it may be restarted in its life."""
+    """What a group does on a death, and how often it may be restarted in all."""
 
     on_death: OnDeath
     max_restarts: int = MAX_RESTARTS
@@ -42,18 +41,20 @@ class DeathPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
-    """What one group was told to do about dead workers and late calls; None leaves it to the driver's settings.
+class HealthOptions:
+    """What one group does about dead workers and late calls; None leaves it to the driver's settings.
 
-    Workers that must be asked whether they live are asked every ``every_s``.
+    Workers that must be pinged are pinged every ``ping_every_s``.
     """
 
     policy: DeathPolicy | None = None
     call_timeout_s: float | None = None
-    every_s: float = LOOK_S
+    ping_every_s: float = LOOK_S
 
     @classmethod
-    def checked(cls, on_death: str | OnDeath | None, max_restarts: int | None, call_timeout_s: float | None) -> Care:
+    def checked(
+        cls, on_death: str | OnDeath | None, max_restarts: int | None, call_timeout_s: float | None
+    ) -> HealthOptions:
         """Read what a group's constructor was given.
 
         Raises:
@@ -67,19 +68,6 @@ class Care:
             return cls(None, call_timeout_s)
         budget = MAX_RESTARTS if max_restarts is None else max_restarts
         return cls(DeathPolicy.checked(on_death, budget), call_timeout_s)
-
-
-class Restarts:
-    """How often a group's restart was tried, the lock under which it is, and which crew saved what until one is done.
-
-    Every try counts, also one whose workers did not come up: a constructor that fails each time must come to an end.
-    """
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.lock = threading.Lock()
-        self.n_tried = 0
-        self.saved: tuple[object, object] | None = None
 
 
 def end_driver() -> None:

@@ -1,9 +1,9 @@
 """Watching the processes of a driver's workers: a thread that sleeps until one ends, and looks around each second.
 
-For a process on the driver's own machine the kernel tells of its end at once, busy, idle or stopped: a descriptor of
-it becomes readable. On another machine a lookout of ours sees it in the same way (``posts``). A worker that no lookout
-sees has one question out at all times; a busy one leaves it in its queue, and one that dies answers it by the cluster's
-own notice of the death. No dashboard and no address file is asked: always this driver's own cluster.
+The kernel reports the end of a process on the driver's own machine at once, busy, idle or stopped: a descriptor of it
+becomes readable. On another machine a watcher process of ours sees it in the same way (``node_watch``). A worker that
+no watcher sees has one ping pending at all times; a busy one leaves it in its queue, and one that dies answers it by
+the cluster's own report of the death. No dashboard and no address file is asked: always this driver's own cluster.
 """
 
 from __future__ import annotations
@@ -17,121 +17,116 @@ import weakref
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
-from core.cluster import Outcome
+from core.cluster import Cluster, Outcome
 from core.errors import WorkerDiedError
 from core.events import CallStalled
-from core.group.announce import tell_clock
-from core.group.in_flight import CallInFlight, calls_in_flight, ranks_in_words, ranks_out
-from core.health.evidence import keeper_in_words, keeper_of_killed, process_state, rss_bytes, wait_status
-from core.health.node_watchers import Posts
+from core.health.evidence import process_state, raylet_end_in_words, raylet_end_of_killed, rss_bytes, wait_status
+from core.health.in_flight import CallInFlight, calls_in_flight, ranks_in_words, ranks_out
+from core.health.node_watch import NodeWatchers
 from core.health.policy import LOOK_S
 from core.health.stalls import Stalls
-from core.health.watched_process import LastSeen, Watched
+from core.health.watched_process import LastSeen, TrackedProcess, WatchedProcess, WatchedRanks
 from core.runtime import Runtime
-from core.worker import Traces
+from core.worker import ProcessInfo, entries
 from core.worker.process_info import count_oom_kills, machine
-
-if TYPE_CHECKING:
-    from core.group.worker_set import Crew
 
 _log = logging.getLogger("podium.health")
 _ENDED_S = 0.3
 _REPORTED_S = 1.0
-"""How long the desk waits for the kernel's word on an end here, and for a lookout's on one elsewhere."""
+"""How long an investigation waits for the kernel's status here, and for a node watcher's report on one elsewhere."""
 
 
-class Watch:
+class ProcessWatch:
     """Watches processes on a daemon thread that starts with the first one."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Begin with nobody to watch."""
+        """Start with no process."""
         self._runtime = weakref.ref(runtime)
         self._machine = machine()
         self._lock = threading.Lock()
-        self._watched: dict[tuple[str, int], Watched] = {}
-        self._by_fd: dict[int, Watched] = {}
-        self._keepers: dict[int, int] = {}
+        self._tracked: dict[tuple[str, int], TrackedProcess] = {}
+        self._by_fd: dict[int, TrackedProcess] = {}
+        self._raylets: dict[int, int] = {}
         self._wake: tuple[int, int] | None = None
         self._stopped = False
-        self._posts = Posts(partial(self._told, error=None), self._bring_on)
+        self._node_watchers = NodeWatchers(partial(self._report, error=None), self._wake_up)
         self._stalls = Stalls()
         self._next_look_s = 0.0
 
-    def add(self, crew: Crew, every_s: float = LOOK_S) -> None:
-        """Watch the workers of a crew; those on other machines are asked every ``every_s``, if that is sooner."""
-        for rank, identity in enumerate(crew.identities):
-            key, name = _key(crew, rank), crew.names[rank]
+    def add(self, ranks: WatchedRanks, every_s: float = LOOK_S) -> None:
+        """Watch the workers of a group; those on other machines are pinged every ``every_s``, if that is sooner."""
+        for rank in range(ranks.world_size):
+            process = ranks.process(rank)
             with self._lock:
                 if self._stopped:
                     return
-                watched = self._watched.get(key)
+                tracked = self._tracked.get(process.key)
                 # An id may come again once its process is gone.
-                is_new = watched is None or watched.ended.is_set() or not watched.crews()
-                if watched is None or is_new:
-                    watched = self._watched[key] = Watched(
-                        key, name, identity.pid, crew.nodes[rank], identity.traces, every_s
+                is_new = tracked is None or tracked.ended.is_set() or not tracked.watchers()
+                if tracked is None or is_new:
+                    tracked = self._tracked[process.key] = TrackedProcess(
+                        process.key, process.name, process.pid, process.node, process.info, every_s
                     )
-                watched.every_s = min(watched.every_s, every_s)
-                if not any(ref() is crew for ref, _ in watched.ranks):
-                    watched.ranks.append((weakref.ref(crew), rank))
+                tracked.ping_every_s = min(tracked.ping_every_s, every_s)
+                if not any(ref() is ranks for ref, _ in tracked.ranks):
+                    tracked.ranks.append((weakref.ref(ranks), rank))
             if is_new:
-                self._begin(watched, crew, rank)
+                self._begin(tracked, ranks.cluster, process)
         self._start_or_wake()
 
     def stop(self) -> None:
-        """Watch nobody any more; may be called twice."""
+        """Stop watching; may be called twice."""
         with self._lock:
             self._stopped = True
-        self._posts.close()
-        self._bring_on()
+        self._node_watchers.close()
+        self._wake_up()
 
-    def crew_of(self, group: str) -> Crew | None:
-        """Return the crew of a group of which somebody still lives."""
+    def ranks_of(self, group: str) -> WatchedRanks | None:
+        """Return the watched ranks of a group that has a living worker."""
         with self._lock:
-            everybody = list(self._watched.values())
-        crews = (crew for watched in everybody for crew, _ in watched.crews() if crew.group == group)
-        return next(crews, None)
+            everybody = list(self._tracked.values())
+        watched = (ranks for tracked in everybody for ranks, _ in tracked.watchers() if ranks.group == group)
+        return next(watched, None)
 
-    def is_near(self, traces: Traces) -> bool:
+    def is_local(self, info: ProcessInfo) -> bool:
         """Tell whether a process is on this machine, so that its pid and its files mean the same here."""
-        return bool(traces.machine) and traces.machine == self._machine
+        return bool(info.machine) and info.machine == self._machine
 
-    def has_ended(self, actor_id: str, pid: int) -> bool:
+    def has_ended(self, key: tuple[str, int]) -> bool:
         """Tell whether a process is known to have ended."""
-        watched = self._watched.get((actor_id, pid))
-        return watched is not None and watched.ended.is_set()
+        tracked = self._tracked.get(key)
+        return tracked is not None and tracked.ended.is_set()
 
-    def last_of(self, actor_id: str, pid: int) -> LastSeen:
-        """Return the last that was seen of a process that ended; waits a moment for its status."""
-        watched = self._watched.get((actor_id, pid))
-        if watched is None:
+    def last_of(self, key: tuple[str, int]) -> LastSeen:
+        """Return what was last seen of a process that ended; waits a moment for its status."""
+        tracked = self._tracked.get(key)
+        if tracked is None:
             return LastSeen()
-        if watched.pidfd >= 0:
-            watched.is_settled.wait(_ENDED_S)
-        elif self._posts.sees(watched):
-            watched.is_settled.wait(_REPORTED_S)
-        return watched.last
+        if tracked.pidfd >= 0:
+            tracked.is_settled.wait(_ENDED_S)
+        elif self._node_watchers.sees(tracked):
+            tracked.is_settled.wait(_REPORTED_S)
+        return tracked.last
 
-    def _begin(self, watched: Watched, crew: Crew, rank: int) -> None:
-        """Choose how to hear of an end: the cluster's own word, the kernel's, or asking."""
-        if crew.cluster.on_death(crew.actors[rank], partial(self._told, watched)):
+    def _begin(self, tracked: TrackedProcess, cluster: Cluster, process: WatchedProcess) -> None:
+        """Choose who reports the end: the cluster, the kernel, or a ping."""
+        if cluster.on_death(process.actor, partial(self._report, tracked)):
             return
-        if self.is_near(watched.traces):
+        if self.is_local(tracked.info):
             with suppress(OSError, AttributeError):
-                watched.pidfd = os.pidfd_open(watched.pid)
-                self._by_fd[watched.pidfd] = watched
-                self._watch_keeper(watched.traces.keeper)
+                tracked.pidfd = os.pidfd_open(tracked.pid)
+                self._by_fd[tracked.pidfd] = tracked
+                self._watch_raylet(tracked.info.raylet_pid)
                 return
-        watched.asks = True
+        tracked.is_remote = True
 
-    def _watch_keeper(self, pid: int) -> None:
-        if pid and pid not in self._keepers.values():
+    def _watch_raylet(self, pid: int) -> None:
+        if pid and pid not in self._raylets.values():
             with suppress(OSError):
-                self._keepers[os.pidfd_open(pid)] = pid
+                self._raylets[os.pidfd_open(pid)] = pid
 
-    def _bring_on(self) -> None:
+    def _wake_up(self) -> None:
         """Have the thread look around now."""
         with self._lock:
             if self._wake is not None:
@@ -148,7 +143,7 @@ class Watch:
                 os.set_blocking(self._wake[1], False)
                 threading.Thread(target=self._run, name="podium-watch", daemon=True).start()
                 return
-        self._bring_on()
+        self._wake_up()
 
     def _run(self) -> None:
         wake = self._wake
@@ -158,22 +153,22 @@ class Watch:
             while not self._stopped:
                 wait_s = self._tick()
                 for descriptor in self._ready(wake[0], wait_s):
-                    watched = self._by_fd.pop(descriptor, None)
-                    if watched is not None:
-                        self._ended(watched)
-                    elif descriptor in self._keepers:
-                        self._keeper_ended(descriptor)
+                    tracked = self._by_fd.pop(descriptor, None)
+                    if tracked is not None:
+                        self._process_ended(tracked)
+                    elif descriptor in self._raylets:
+                        self._raylet_ended(descriptor)
         finally:
-            self._posts.close()
+            self._node_watchers.close()
             with self._lock:
                 # Others write into it: a descriptor of that number may soon be another file.
                 self._wake = None
-            for descriptor in (*wake, *self._by_fd, *self._keepers):
+            for descriptor in (*wake, *self._by_fd, *self._raylets):
                 os.close(descriptor)
 
     def _ready(self, wake: int, wait_s: float | None) -> list[int]:
         poll = select.poll()
-        for descriptor in (wake, *list(self._by_fd), *list(self._keepers)):
+        for descriptor in (wake, *list(self._by_fd), *list(self._raylets)):
             poll.register(descriptor, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
         if wake in ready:
@@ -182,14 +177,14 @@ class Watch:
         return ready
 
     def _tick(self) -> float | None:
-        """Do what is due; return for how long nothing will be, None for ever: there is nobody to watch."""
+        """Do what is due; return for how long nothing will be, None for ever: there is no process to watch."""
         runtime = self._runtime()
         if runtime is None:
             self._stopped = True
             return 0.0
         with self._lock:
-            everybody = list(self._watched.values())
-        self._posts.tend([watched for watched in everybody if watched.asks])
+            everybody = list(self._tracked.values())
+        self._node_watchers.tend([tracked for tracked in everybody if tracked.is_remote])
         if not everybody:
             return None
         now_s = time.monotonic()
@@ -198,43 +193,43 @@ class Watch:
             self._next_look_s = now_s + pause_s
             self._look(runtime, everybody)
         next_s = self._next_look_s
-        for watched in everybody:
-            if watched.asks and not watched.ended.is_set() and not self._posts.sees(watched):
-                if now_s >= watched.next_ask_s:
-                    watched.next_ask_s = now_s + watched.every_s
-                    self._ask(watched)
-                next_s = min(next_s, watched.next_ask_s)
+        for tracked in everybody:
+            if tracked.is_remote and not tracked.ended.is_set() and not self._node_watchers.sees(tracked):
+                if now_s >= tracked.next_ping_s:
+                    tracked.next_ping_s = now_s + tracked.ping_every_s
+                    self._ping(tracked)
+                next_s = min(next_s, tracked.next_ping_s)
         return max(0.0, next_s - time.monotonic())
 
-    def _look(self, runtime: Runtime, everybody: list[Watched]) -> None:
+    def _look(self, runtime: Runtime, everybody: list[TrackedProcess]) -> None:
         counts: dict[str, int] = {}
-        for watched in everybody:
-            if watched.ended.is_set() or not watched.crews():
-                self._forget(watched)
-            elif watched.pidfd >= 0:
-                events = watched.traces.memory_events
+        for tracked in everybody:
+            if tracked.ended.is_set() or not tracked.watchers():
+                self._forget(tracked)
+            elif tracked.pidfd >= 0:
+                events = tracked.info.memory_events
                 if events not in counts:
                     counts[events] = count_oom_kills(events)
-                memory = rss_bytes(watched.pid)
+                memory = rss_bytes(tracked.pid)
                 if memory:
-                    watched.last = LastSeen(memory, counts[events])
-        for watched in everybody:
-            for crew, rank in watched.crews():
-                tell_clock(runtime, crew.group, rank, crew.clocks[rank])
+                    tracked.last = LastSeen(memory, counts[events])
+        for tracked in everybody:
+            for ranks, rank in tracked.watchers():
+                ranks.on_look(rank)
         for call in self._stalls.due(calls_in_flight(runtime, own=True), runtime.health_settings.stall_s):
-            self._tell_stall(runtime, call, everybody)
+            self._report_stall(runtime, call, everybody)
 
-    def _tell_stall(self, runtime: Runtime, call: CallInFlight, everybody: list[Watched]) -> None:
-        ranks = tuple(out.rank for out in call.out if not out.behind)
+    def _report_stall(self, runtime: Runtime, call: CallInFlight, everybody: list[TrackedProcess]) -> None:
+        pending = tuple(out.rank for out in call.out if not out.behind)
         seconds = max(out.seconds for out in call.out if not out.behind)
-        event = CallStalled(runtime.clock.now_ns(), call.call_id, call.group, call.method, ranks, seconds)
+        event = CallStalled(runtime.clock.now_ns(), call.call_id, call.group, call.method, pending, seconds)
         runtime.bus.emit(event)
         stopped = [
             rank
-            for watched in everybody
-            for crew, rank in watched.crews()
-            if crew.group == call.group and rank in ranks and self.is_near(watched.traces)
-            if process_state(watched.pid) == "T"
+            for tracked in everybody
+            for ranks, rank in tracked.watchers()
+            if ranks.group == call.group and rank in pending and self.is_local(tracked.info)
+            if process_state(tracked.pid) == "T"
         ]
         _log.warning(
             "call %d %s.%s has been in flight for %.0f s; no answer from %s%s",
@@ -242,74 +237,69 @@ class Watch:
             call.group,
             call.method,
             seconds,
-            ranks_in_words(ranks),
+            ranks_in_words(pending),
             f"; stopped by a signal: {ranks_in_words(stopped)}" if stopped else "",
         )
 
-    def _forget(self, watched: Watched) -> None:
-        """Let go of a process that nobody has a use for; one that ended is kept until its death was looked into."""
-        if watched.ended.is_set() and any(
-            rank in crew.deaths.open_cases for ref, rank in watched.ranks if (crew := ref()) is not None
+    def _forget(self, tracked: TrackedProcess) -> None:
+        """Drop a process that no group uses; one that ended is kept until its death was investigated."""
+        if tracked.ended.is_set() and any(
+            ranks.is_under_investigation(rank) for ref, rank in tracked.ranks if (ranks := ref()) is not None
         ):
             return
         with self._lock:
-            self._watched.pop(watched.key, None)
-        if self._by_fd.pop(watched.pidfd, None) is not None:
-            os.close(watched.pidfd)
+            self._tracked.pop(tracked.key, None)
+        if self._by_fd.pop(tracked.pidfd, None) is not None:
+            os.close(tracked.pidfd)
 
-    def _ask(self, watched: Watched) -> None:
-        crews = watched.crews()
-        if watched.is_out or not crews:
+    def _ping(self, tracked: TrackedProcess) -> None:
+        watchers = tracked.watchers()
+        if tracked.ping_pending or not watchers:
             return
-        crew, rank = crews[0]
-        watched.is_out = True
+        ranks, rank = watchers[0]
+        tracked.ping_pending = True
         try:
-            ref = crew.cluster.ask(crew.actors[rank], "_podium_answers", (), {})
+            ref = ranks.cluster.ask(ranks.process(rank).actor, entries.IS_ALIVE, (), {})
         except WorkerDiedError as error:
-            self._answered(watched, Outcome(error=error))
+            self._pinged(tracked, Outcome(error=error))
             return
         except Exception as error:
-            _log.debug("%s could not be asked whether it lives: %s", watched.name, error)
-            watched.is_out = False
+            _log.debug("%s could not be pinged: %s", tracked.name, error)
+            tracked.ping_pending = False
             return
-        crew.cluster.on_ready(ref, partial(self._answered, watched))
+        ranks.cluster.on_ready(ref, partial(self._pinged, tracked))
 
-    def _answered(self, watched: Watched, outcome: Outcome) -> None:
-        watched.is_out = False
+    def _pinged(self, tracked: TrackedProcess, outcome: Outcome) -> None:
+        tracked.ping_pending = False
         if isinstance(outcome.error, WorkerDiedError):
-            self._told(watched, outcome.error)
+            self._report(tracked, outcome.error)
 
-    def _told(self, watched: Watched, error: WorkerDiedError | None) -> None:
-        watched.ended.set()
+    def _report(self, tracked: TrackedProcess, error: WorkerDiedError | None) -> None:
+        tracked.ended.set()
         runtime = self._runtime()
         out = set() if runtime is None else ranks_out(runtime)
-        # Of the groups that share the process the one whose call is out is heard first: its report is said aloud.
-        for crew, rank in sorted(watched.crews(), key=lambda one: (one[0].group, one[1]) not in out):
-            crew.deaths.hear(rank, error)
+        # Of the groups that share the process the one with a call in flight comes first: its report is printed.
+        for ranks, rank in sorted(tracked.watchers(), key=lambda one: (one[0].group, one[1]) not in out):
+            ranks.on_exit(rank, error)
 
-    def _ended(self, watched: Watched) -> None:
+    def _process_ended(self, tracked: TrackedProcess) -> None:
         """Take a process's status before anything else: it is there only as long as the descriptor is."""
-        status = wait_status(watched.pidfd, watched.pid)
-        os.close(watched.pidfd)
-        watched.last = replace(watched.last, status=status, keeper=keeper_of_killed(watched.traces.keeper, status))
-        watched.is_settled.set()
-        self._told(watched, None)
+        status = wait_status(tracked.pidfd, tracked.pid)
+        os.close(tracked.pidfd)
+        raylet_end = raylet_end_of_killed(tracked.info.raylet_pid, status)
+        tracked.last = replace(tracked.last, status=status, raylet_end=raylet_end)
+        tracked.is_settled.set()
+        self._report(tracked, None)
 
-    def _keeper_ended(self, descriptor: int) -> None:
-        """Tell of the deaths of all workers whose node is lost; their processes may go on a while."""
-        pid = self._keepers.pop(descriptor)
-        said = keeper_in_words(pid, wait_status(descriptor, pid))
+    def _raylet_ended(self, descriptor: int) -> None:
+        """Report the deaths of all workers whose node is lost; their processes may go on a while."""
+        pid = self._raylets.pop(descriptor)
+        raylet_end = raylet_end_in_words(pid, wait_status(descriptor, pid))
         os.close(descriptor)
         with self._lock:
-            lost = [one for one in self._watched.values() if one.traces.keeper == pid and one.pidfd >= 0]
-        for watched in lost:
-            if not watched.ended.is_set():
-                watched.last = replace(watched.last, keeper=said)
-                watched.is_settled.set()
-                self._told(watched, None)
-
-
-def _key(crew: Crew, rank: int) -> tuple[str, int]:
-    """Return what a process is told by: the cluster's id and its pid; threads of this process have neither apart."""
-    actor, pid = crew.actors[rank], crew.identities[rank].pid
-    return f"thread {id(actor)}" if pid == os.getpid() else crew.cluster.actor_id(actor), pid
+            lost = [one for one in self._tracked.values() if one.info.raylet_pid == pid and one.pidfd >= 0]
+        for tracked in lost:
+            if not tracked.ended.is_set():
+                tracked.last = replace(tracked.last, raylet_end=raylet_end)
+                tracked.is_settled.set()
+                self._report(tracked, None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.errors import WorkerDiedError
+from core.errors import DeathKind, WorkerDiedError
 from core.events import DeathReport, RankState, WorkerEnded
-from core.group.in_flight import words_for
 from core.health.evidence import Verdict
+from core.health.in_flight import words_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def ended(victim: Victim, verdict: Verdict, memory: Memory, log_tail: Sequence[s
     )
 
 
-def error_of(event: WorkerEnded) -> WorkerDiedError:
+def error_of(event: WorkerEnded, kind: DeathKind) -> WorkerDiedError:
     """Return the error that a driver gets for a death."""
     report = event.report
     where = f"in {event.method}" if event.method else "between calls"
@@ -89,6 +89,7 @@ def error_of(event: WorkerEnded) -> WorkerDiedError:
         how=event.reason,
         signal=report.signal if report is not None else 0,
         oom=report.oom if report is not None else None,
+        kind=kind,
     )
 
 
@@ -120,5 +121,5 @@ def text_of(event: WorkerEnded, what_next: str) -> str:
 def _memory(report: DeathReport) -> str:
     last = f"{report.memory_bytes / 2**20:.0f} MiB shortly before" if report.memory_bytes else "not known"
     limit = f", limit {report.memory_limit_bytes / 2**20:.0f} MiB" if report.memory_limit_bytes else ""
-    said = {True: "; out of memory", False: "; not out of memory", None: ""}[report.oom]
-    return f"{last}{limit}{said}"
+    oom = {True: "; out of memory", False: "; not out of memory", None: ""}[report.oom]
+    return f"{last}{limit}{oom}"

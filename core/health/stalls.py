@@ -1,23 +1,23 @@
-"""Calls that are in flight for long: told once they have been for a while, and again each time that doubles."""
+"""Calls that are in flight for long: reported after a while, and again each time that doubles."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.group.in_flight import CallInFlight
+from core.health.in_flight import CallInFlight
 
 
 class Stalls:
-    """Remembers what was told."""
+    """Remembers what was reported."""
 
     def __init__(self) -> None:
-        """Begin without a call."""
+        """Start without a call."""
         self._next_s: dict[int, float] = {}
 
     def due(self, calls: Sequence[CallInFlight], after_s: float) -> list[CallInFlight]:
-        """Return the calls to tell of now: a rank has been in the method for ``after_s``, or twice what was told last.
+        """Return the calls to report now: a rank is in the method for ``after_s``, or for twice what was reported last.
 
-        A call whose ranks all wait behind an earlier one is not told: the earlier one is what stalls.
+        A call whose ranks all wait behind an earlier one is not reported: the earlier one is what stalls.
         """
         stalled = []
         for call in calls:

@@ -1,40 +1,91 @@
-"""A process under watch, as the driver knows it."""
+"""A worker's process as the watch is given it, and what the watch knows of it."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from core.health.evidence import Found
-from core.worker import Traces
+from core.cluster import ActorHandle, Cluster
+from core.errors import WorkerDiedError
+from core.health.evidence import Findings
+from core.worker import ProcessInfo
 
-if TYPE_CHECKING:
-    from core.group.worker_set import Crew
+
+@dataclass(frozen=True, slots=True)
+class WatchedProcess:
+    """The process of one rank. ``key`` is equal for ranks of several groups that share a process."""
+
+    rank: int
+    name: str
+    pid: int
+    node: str
+    info: ProcessInfo
+    actor: ActorHandle
+    key: tuple[str, int]
+
+
+class WatchedRanks(Protocol):
+    """The workers of one group, as far as health looks at them. The watch holds them weakly."""
+
+    @property
+    def group(self) -> str:
+        """Return the group's name."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the cluster that the workers are on."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        ...
+
+    def process(self, rank: int) -> WatchedProcess:
+        """Return the process of a rank."""
+        ...
+
+    def is_watched(self, rank: int) -> bool:
+        """Whether the end of a rank's process would be news: it is neither known nor on purpose."""
+        ...
+
+    def is_under_investigation(self, rank: int) -> bool:
+        """Whether a rank's death is known and its cause is not yet."""
+        ...
+
+    def on_exit(self, rank: int, error: WorkerDiedError | None) -> None:
+        """Take note that a rank's process ended; ``error`` is the cluster's, if it has one. On any thread."""
+        ...
+
+    def on_look(self, rank: int) -> None:
+        """Do what is due about once a second for a rank whose process lives."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """The last that was seen of a process.
+    """What was seen of a process last.
 
-    Its memory and the kills for memory around it while it lived; its wait status, None where unknown; what it left, if
-    that was looked at on the spot; and how the process ended that keeps all workers of its node, empty while it lives.
+    Its memory and the OOM kills of its control group while it lived; its wait status, None where unknown; what it
+    left, if somebody looked on its node; and how the raylet of its node ended, empty while that lives.
     """
 
     memory_bytes: int = 0
     n_oom_kills: int = -1
     status: int | None = None
-    found: Found | None = None
-    keeper: str = ""
+    findings: Findings | None = None
+    raylet_end: str = ""
 
 
 @dataclass(eq=False)
-class Watched:
-    """One process under watch, and the ranks it is: one per group whose workers share it.
+class TrackedProcess:
+    """One process under watch, and the ranks it runs: one per group whose workers share it.
 
-    ``pidfd`` is a descriptor of it, -1 where this machine has none. One that ``asks`` is not on this machine: a lookout
-    there tells of it, or it is asked itself. ``ended`` is set once it is known to have ended, ``is_settled`` once
+    ``pidfd`` is a descriptor of it, -1 where this machine has none. ``is_remote`` says that it is not on this machine:
+    a node watcher reports it, or it is pinged. ``ended`` is set once it is known to have ended, ``is_settled`` once
     nothing more will be seen of it.
     """
 
@@ -42,18 +93,18 @@ class Watched:
     name: str
     pid: int
     node: str
-    traces: Traces
-    every_s: float
+    info: ProcessInfo
+    ping_every_s: float
     pidfd: int = -1
-    asks: bool = False
-    is_out: bool = False
-    next_ask_s: float = 0.0
+    is_remote: bool = False
+    ping_pending: bool = False
+    next_ping_s: float = 0.0
     last: LastSeen = field(default_factory=LastSeen)
     ended: threading.Event = field(default_factory=threading.Event)
     is_settled: threading.Event = field(default_factory=threading.Event)
-    ranks: list[tuple[weakref.ref[Crew], int]] = field(default_factory=list)
+    ranks: list[tuple[weakref.ref[WatchedRanks], int]] = field(default_factory=list)
 
-    def crews(self) -> list[tuple[Crew, int]]:
-        """Return the crews that still have a use for it."""
+    def watchers(self) -> list[tuple[WatchedRanks, int]]:
+        """Return the ranks whose groups still want to know of its end."""
         living = [(ref(), rank) for ref, rank in list(self.ranks)]
-        return [(crew, rank) for crew, rank in living if crew is not None and rank not in crew.dead]
+        return [(ranks, rank) for ranks, rank in living if ranks is not None and ranks.is_watched(rank)]

@@ -1,7 +1,7 @@
-"""A change of a group whose processes stay: they are told their new places, others are started or ended.
+"""Changing a group whose processes stay: they get new rank facts, others are started or ended.
 
 For classes with a ``reconfigure`` hook. New processes come up beforehand but are not built: a constructor that joins a
-process group would wait there for those that stay. ``regroup`` builds them and reconfigures the others at once.
+process group would wait there for those that stay. ``reconfigure`` builds them and reconfigures the others at once.
 """
 
 from __future__ import annotations
@@ -10,36 +10,34 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from core.cluster import ActorHandle, Placement
 from core.cluster.holdings import slot_keys
 from core.errors import CallTimeoutError, StateError, WorkerDiedError
+from core.group.group_state import GroupState
 from core.group.start import (
-    Started,
     StartRequest,
     align_clocks,
     construct_on,
     fetch_patiently,
-    place_variables,
+    rank_variables,
     rendezvous_at,
     spawn_worker,
     worker_names,
 )
-from core.lifecycle.replace_workers import Prepared, ask_each, died_in, root_of
+from core.group.worker_set import WorkerSet
+from core.lifecycle.replace_workers import died_in, run_hook
 from core.pool import RayResourcePool
-from core.worker import Header
-
-if TYPE_CHECKING:
-    from core.group.worker_group import RayWorkerGroup
+from core.worker import entries
+from core.worker.call_header import plain_header
 
 _log = logging.getLogger("podium.control")
-_RECONFIGURE = Header("reconfigure", -1, 0, False, "").pack()
+_RECONFIGURE = plain_header("reconfigure", materialize=False, views=False).pack()
 
 
 @dataclass(frozen=True, slots=True)
-class Regrouping:
-    """Processes for every rank to come; ``stays`` has the old rank of those that are in the group already, by rank."""
+class Reconfiguration:
+    """A process for every rank to come; ``stays`` has the old rank of those that are in the group already, by rank."""
 
     request: StartRequest
     names: tuple[str, ...]
@@ -58,28 +56,27 @@ class Regrouping:
 
 
 def spawn_missing(
-    group: RayWorkerGroup,
+    group: GroupState,
     placement: Placement,
     pool: RayResourcePool,
     timeout_s: float,
-    given_up: Callable[[], bool],
-) -> Regrouping:
+    is_cancelled: Callable[[], bool],
+) -> Reconfiguration:
     """Start processes on the slots of ``placement`` where the group has none, and wait until they answer.
 
     Raises:
         WorkerDiedError: One ended at once; all new ones are gone again.
-        TimeoutError: They were not up in time, or ``given_up`` said so.
+        TimeoutError: They were not up in time, or the start was cancelled.
     """
-    root = root_of(group)
-    crew = root.crew_for("reconfigure")
-    root._n_rebuilds += 1
-    prefix = f"{root.name_prefix.rstrip('_')}_r{root._n_rebuilds}_"
-    request = root._settings.request(root.name, prefix, root._class_args, pool, placement)
+    root = group.root
+    workers = root.workers_for("reconfigure").workers
+    settings = root.settings
+    request = settings.start.request(root.name, root.next_name_prefix(), settings.class_args, pool, placement)
     request = replace(request, timeout_s=min(timeout_s, request.timeout_s))
-    old_rank = {key: rank for rank, key in enumerate(slot_keys(root._pool.placement_now))}
+    old_rank = {key: rank for rank, key in enumerate(slot_keys(root.pool.placement_now))}
     stays = tuple(old_rank.get(key) for key in slot_keys(placement))
     names, actors = list(worker_names(request)), []
-    cluster = root._runtime.cluster
+    cluster = root.runtime.cluster
     made: list[ActorHandle] = []
     try:
         for rank, old in enumerate(stays):
@@ -87,42 +84,42 @@ def spawn_missing(
                 made.append(spawn_worker(cluster, request, rank, names[rank]))
                 actors.append(made[-1])
             else:
-                names[rank] = crew.names[old]
-                actors.append(crew.actors[old])
-        pings = [cluster.submit(actor, "_podium_ping", (), {}).receipt for actor in made]
-        fetch_patiently(cluster, pings, time.monotonic() + request.timeout_s, given_up)
+                names[rank] = workers.names[old]
+                actors.append(workers.actors[old])
+        pings = [cluster.submit(actor, entries.PING, (), {}).receipt for actor in made]
+        fetch_patiently(cluster, pings, time.monotonic() + request.timeout_s, is_cancelled)
     except BaseException:
         for actor in made:
             cluster.kill(actor)
         raise
-    return Regrouping(request, tuple(names), tuple(actors), stays)
+    return Reconfiguration(request, tuple(names), tuple(actors), stays)
 
 
-def check_stays(group: RayWorkerGroup, regrouping: Regrouping | None, timeout_s: float) -> None:
-    """See that the processes that are to stay live, and are those that ``regrouping`` counts on if there is one yet.
+def check_stays(group: GroupState, change: Reconfiguration | None, timeout_s: float) -> None:
+    """Check that the processes that are to stay live, and are those that ``change`` counts on if there is one yet.
 
-    Before anything is told to any of them: a group that was restarted meanwhile can only be left as it is.
+    Before any of them is changed: a group that was restarted meanwhile can only be left as it is.
 
     Raises:
         StateError: The group was restarted since.
         WorkerDiedError: One is gone.
         CallTimeoutError: One does not answer.
     """
-    root = root_of(group)
-    crew = root.crew_for("reconfigure")
-    kept = () if regrouping is None else regrouping.kept
-    if regrouping is not None and any(regrouping.actors[rank] is not crew.actors[old] for rank, old in kept):
+    root = group.root
+    workers = root.workers_for("reconfigure").workers
+    kept = () if change is None else change.kept
+    if change is not None and any(change.actors[rank] is not workers.actors[old] for rank, old in kept):
         raise StateError(
             f"group {root.name} was restarted since this change was prepared; ask again", state="restarted"
         )
     # A process that is to end anyhow may be gone already.
-    asked = [old for _, old in kept] or list(range(crew.world_size))
-    actors, names = [crew.actors[old] for old in asked], [crew.names[old] for old in asked]
-    ask_each(root, actors, "_podium_ping", (), timeout_s, names)
+    asked = [old for _, old in kept] or list(range(workers.world_size))
+    actors, names = [workers.actors[old] for old in asked], [workers.names[old] for old in asked]
+    run_hook(root, actors, names, "ping", entries.PING, (), timeout_s)
 
 
-def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> Prepared:
-    """Tell those that stay their new place and build the others; both may wait for each other.
+def reconfigure(group: GroupState, change: Reconfiguration, timeout_s: float) -> WorkerSet:
+    """Give those that stay their new ranks and build the others; both may wait for each other.
 
     On failure ``take_back`` is due.
 
@@ -130,24 +127,26 @@ def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> 
         WorkerError: ``reconfigure`` or a constructor raised, or a process is gone.
         CallTimeoutError: They were not done in time.
     """
-    root = root_of(group)
-    cluster, request, actors = root._runtime.cluster, regrouping.request, regrouping.actors
+    root = group.root
+    cluster, request, actors = root.runtime.cluster, change.request, change.actors
     began = time.monotonic()
     deadline = began + timeout_s
     try:
         rendezvous = request.rendezvous or rendezvous_at(cluster, actors[0], request, deadline)
-        settled = [
+        placed = [
             cluster.submit(
-                actors[rank], "_podium_settle", (rank, place_variables(request.placement, rank, rendezvous)), {}
+                actors[rank], entries.SET_RANK, (rank, rank_variables(request.placement, rank, rendezvous)), {}
             ).receipt
-            for rank, _ in regrouping.kept
+            for rank, _ in change.kept
         ]
-        fetch_patiently(cluster, settled, deadline)
-        told = [cluster.submit(actors[rank], "_podium_run", (_RECONFIGURE,), {}).receipt for rank, _ in regrouping.kept]
-        built = [construct_on(cluster, actors[rank], request, rank, rendezvous) for rank in regrouping.new]
-        values = fetch_patiently(cluster, [*built, *told], deadline)
+        fetch_patiently(cluster, placed, deadline)
+        reconfigured = [
+            cluster.submit(actors[rank], entries.RUN, (_RECONFIGURE,), {}).receipt for rank, _ in change.kept
+        ]
+        built = [construct_on(cluster, actors[rank], request, rank, rendezvous) for rank in change.new]
+        values = fetch_patiently(cluster, [*built, *reconfigured], deadline)
     except WorkerDiedError as error:
-        raise died_in(root, "reconfigure", regrouping.names, error) from None
+        raise died_in(root, "reconfigure", change.names, error) from None
     except TimeoutError:
         raise CallTimeoutError(
             f"{root.name} was not reconfigured on all {len(actors)} ranks after {timeout_s:.1f} s",
@@ -155,33 +154,33 @@ def regroup(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> 
             method="reconfigure",
             timeout_s=timeout_s,
         ) from None
-    new_identities = dict(zip(regrouping.new, values, strict=False))
-    new_clocks = align_clocks(cluster, root._runtime.clock, [actors[rank] for rank in regrouping.new], deadline)
-    clocks = dict(zip(regrouping.new, new_clocks, strict=True))
-    before = root._started
-    started = Started(
+    new_identities = dict(zip(change.new, values, strict=False))
+    new_clocks = align_clocks(cluster, root.runtime.clock, [actors[rank] for rank in change.new], deadline)
+    clocks = dict(zip(change.new, new_clocks, strict=True))
+    before = root.started
+    return WorkerSet(
         actors=actors,
-        names=regrouping.names,
+        names=change.names,
         identities=tuple(
-            new_identities[rank] if old is None else before.identities[old] for rank, old in enumerate(regrouping.stays)
+            new_identities[rank] if old is None else before.identities[old] for rank, old in enumerate(change.stays)
         ),
-        clocks=tuple(clocks[rank] if old is None else before.clocks[old] for rank, old in enumerate(regrouping.stays)),
+        clocks=tuple(clocks[rank] if old is None else before.clocks[old] for rank, old in enumerate(change.stays)),
+        placement=request.placement,
         master_addr=rendezvous[0],
         master_port=rendezvous[1],
         took_s=time.monotonic() - began,
     )
-    return Prepared(started, request.placement)
 
 
-def discard(group: RayWorkerGroup, regrouping: Regrouping) -> None:
-    """End the new processes, unless the cluster was let go of meanwhile."""
-    if group._runtime.connected:
-        for rank in regrouping.new:
-            group._runtime.cluster.kill(regrouping.actors[rank])
+def discard(group: GroupState, change: Reconfiguration) -> None:
+    """End the new processes, unless the cluster was shut down meanwhile."""
+    if group.runtime.connected:
+        for rank in change.new:
+            group.runtime.cluster.kill(change.actors[rank])
 
 
-def take_back(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -> None:
-    """Tell those that stay their old place again, after ``regroup`` failed.
+def take_back(group: GroupState, change: Reconfiguration, timeout_s: float) -> None:
+    """Give those that stay their old ranks again, after ``reconfigure`` failed.
 
     One that died meanwhile is the group's to deal with, as a death at any other time is. The others are not asked to
     reconfigure then: they would wait for it, and no call is made on them before the group was restarted.
@@ -190,20 +189,18 @@ def take_back(group: RayWorkerGroup, regrouping: Regrouping, timeout_s: float) -
         WorkerError: ``reconfigure`` raised: the group cannot be used any more.
         TimeoutError: They were not done in time.
     """
-    root = root_of(group)
-    cluster, before = root._runtime.cluster, root._started
-    placement = root._pool.placement_now
+    root = group.root
+    cluster, before = root.runtime.cluster, root.started
+    placement = root.pool.placement_now
     rendezvous = before.master_addr, before.master_port
     deadline = time.monotonic() + timeout_s
-    places = {rank: (old, place_variables(placement, old, rendezvous)) for rank, old in regrouping.kept}
+    places = {rank: (old, rank_variables(placement, old, rendezvous)) for rank, old in change.kept}
     try:
-        for entry in ("_podium_settle", "_podium_run"):
-            asked = [
-                cluster.submit(
-                    regrouping.actors[rank], entry, place if entry == "_podium_settle" else (_RECONFIGURE,), {}
-                )
+        for entry in (entries.SET_RANK, entries.RUN):
+            submitted = [
+                cluster.submit(change.actors[rank], entry, place if entry == entries.SET_RANK else (_RECONFIGURE,), {})
                 for rank, place in places.items()
             ]
-            fetch_patiently(cluster, [one.receipt for one in asked], deadline)
+            fetch_patiently(cluster, [one.receipt for one in submitted], deadline)
     except WorkerDiedError as error:
         _log.warning("%s", died_in(root, "reconfigure", before.names, error))

@@ -1,4 +1,4 @@
-"""Giving a group other workers while the object that the driver holds stays valid.
+"""Replacing a group's workers while the object that the driver holds stays valid.
 
 First ``prepare``: new workers come up beside the old ones, nothing is switched. Then, with no call in flight,
 ``hand_over`` moves the state and ``switch`` puts the new workers in the old ones' place. Until ``switch`` everything
@@ -10,31 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from core.cluster import ActorHandle, Placement, Ref
 from core.errors import CallTimeoutError, PoolClosedError, WorkerDiedError
-from core.group.announce import announce_end, announce_rebuilt
-from core.group.start import Started, fetch_patiently, start_workers
-from core.lifecycle.survivors import check_survivors, handed_out, survivors_of
+from core.group.group_state import GroupState
+from core.group.start import fetch_patiently, start_workers
+from core.group.worker_set import WorkerSet
+from core.lifecycle.survivors import check_survivors, collect_states, survivors_of
 from core.pool import RayResourcePool
-from core.runtime import Runtime
-from core.worker import Header, Keeping, keeping, savers
+from core.worker import StatePolicy, entries, savers, state_policy
+from core.worker.call_header import plain_header
 
-if TYPE_CHECKING:
-    from core.group.worker_group import RayWorkerGroup
-
-_SAVE = Header("save_state", -1, 0, False, "").pack()
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """New workers of a group on slots, built and idle."""
-
-    started: Started
-    placement: Placement
+_SAVE_STATE = plain_header("save_state", materialize=False, views=False).pack()
 
 
 def _never() -> bool:
@@ -42,75 +30,75 @@ def _never() -> bool:
 
 
 def prepare(
-    group: RayWorkerGroup,
+    group: GroupState,
     placement: Placement,
     pool: RayResourcePool | None = None,
     timeout_s: float | None = None,
-    given_up: Callable[[], bool] = _never,
-) -> Prepared:
+    is_cancelled: Callable[[], bool] = _never,
+) -> WorkerSet:
     """Start new workers of ``group`` on ``placement`` and build them; the group goes on with those it has.
 
-    The slots must have room for them beside the old ones, and the caller sees to that nobody else takes it. ``pool`` is
-    where the group will be, its own when not given. ``given_up`` is asked now and then whether to stop.
+    The slots must have room for them beside the old ones, and the caller makes sure that no other group takes it.
+    ``pool`` is where the group will be, its own when not given. ``is_cancelled`` is called now and then.
 
     Raises:
         WorkerStartError: A constructor raised or a process ended; all new workers are gone again.
-        CallTimeoutError: They were not up in time, or ``given_up`` said so.
+        CallTimeoutError: They were not up in time, or the start was cancelled.
     """
-    root = root_of(group)
-    runtime, settings = root._runtime, root._settings
-    root._n_rebuilds += 1
-    # Names are unique on the cluster, and those of the old workers are taken while they live.
-    prefix = f"{root.name_prefix.rstrip('_')}_r{root._n_rebuilds}_"
-    request = settings.request(root.name, prefix, root._class_args, pool or root._pool, placement)
+    root = group.root
+    settings = root.settings
+    request = settings.start.request(
+        root.name, root.next_name_prefix(), settings.class_args, pool or root.pool, placement
+    )
     if timeout_s is not None:
         request = replace(request, timeout_s=min(timeout_s, request.timeout_s))
-    return Prepared(start_workers(runtime.cluster, runtime.clock, request, given_up), placement)
+    return start_workers(root.runtime.cluster, root.runtime.clock, request, is_cancelled)
 
 
-def abandon(group: RayWorkerGroup, prepared: Prepared) -> None:
-    """End new workers that will not be used; where the cluster was let go of meanwhile, they ended with it."""
-    if group._runtime.connected:
-        for actor in prepared.started.actors:
-            group._runtime.cluster.kill(actor)
+def abandon(group: GroupState, workers: WorkerSet) -> None:
+    """End new workers that will not be used; where the cluster was shut down meanwhile, they ended with it."""
+    if group.runtime.connected:
+        for actor in workers.actors:
+            group.runtime.cluster.kill(actor)
 
 
-def save_state(group: RayWorkerGroup, timeout_s: float, has_way_back: bool = True) -> tuple[Ref, ...]:
-    """Ask every worker for its state; return the references by rank, empty for a stateless class.
+def save_state(group: GroupState, timeout_s: float, has_way_back: bool = True) -> tuple[Ref, ...]:
+    """Have every worker save its state; return the references by rank, empty for a stateless class.
 
     The driver owns them: they outlive the workers, and their values do not come here. Where ranks are known to be dead
     the others are asked, and None stands for theirs. ``has_way_back`` says that the old workers stay until the new ones
-    have taken the state over.
+    have loaded the state.
 
     Raises:
         LiveStateError: Ranks are dead, and what the others hold is not enough, or may not be.
         WorkerError: ``save_state`` raised, or a worker is dead.
         CallTimeoutError: They were not done in time.
     """
-    root = root_of(group)
-    if keeping(root._class_args.user_class) is Keeping.STATELESS:
+    root = group.root
+    user_class = root.settings.class_args.user_class
+    if state_policy(user_class) is StatePolicy.STATELESS:
         return ()
-    crew = root.crew_for("save_state")
-    if crew.dead:
-        check_survivors(root, crew, has_way_back)
-        with told(root, "save_state", crew.names, timeout_s):
-            return handed_out(crew, savers(root._class_args.user_class), survivors_of(crew), timeout_s)
-    return tuple(ask_each(root, crew.actors, "_podium_run", (_SAVE,), timeout_s, crew.names))
+    live = root.workers_for("save_state")
+    if live.deaths.dead:
+        check_survivors(root, live, has_way_back)
+        with hook_errors(root, "save_state", live.names, timeout_s):
+            return collect_states(live, savers(user_class), survivors_of(live), timeout_s)
+    return tuple(run_hook(root, live.workers.actors, live.names, "save_state", entries.RUN, (_SAVE_STATE,), timeout_s))
 
 
-def hand_over(group: RayWorkerGroup, prepared: Prepared, states: Sequence[Ref], timeout_s: float) -> None:
-    """Let every new worker take over ``states``; nothing happens when there are none.
+def hand_over(group: GroupState, workers: WorkerSet, states: Sequence[Ref], timeout_s: float) -> None:
+    """Have every new worker load ``states``; nothing happens when there are none.
 
     Raises:
         WorkerError: ``load_state`` raised, or a worker is dead.
         CallTimeoutError: They were not done in time.
     """
     if states:
-        started = prepared.started
-        ask_each(root_of(group), started.actors, "_podium_load_state", tuple(states), timeout_s, started.names)
+        load = entries.LOAD_STATE
+        run_hook(group.root, workers.actors, workers.names, "load_state", load, tuple(states), timeout_s)
 
 
-def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayResourcePool | None = None) -> None:
+def switch(group: GroupState, workers: WorkerSet, reason: str, pool: RayResourcePool | None = None) -> None:
     """Put the new workers in the old ones' place, in ``pool`` if that is another, and end the old ones.
 
     No call may be in flight, or it ends with its workers. The group's place on the slots is the caller's to settle.
@@ -118,108 +106,67 @@ def switch(group: RayWorkerGroup, prepared: Prepared, reason: str, pool: RayReso
     Raises:
         PoolClosedError: The group was closed meanwhile; the new workers are ended too.
     """
-    root = root_of(group)
-    crew = root._crew
-    if crew is None:
-        abandon(root, prepared)
-        raise PoolClosedError(f"group {root.name} was closed while it was rebuilt", state="closed")
-    for one in _family(root):
-        old = one._crew
-        if old is None:
-            continue
-        one._ending.detach()
-        announce_end(one._runtime, one.name, old.world_size, old.dead, reason)
-        one._pool = pool or one._pool
-        before, after = old.world_size, len(prepared.started.actors)
-        if before != after:
-            one._since = f"{one.name} has {after} ranks since {_clock(one._runtime)}, it had {before}: {reason}"
-        one._take_on(prepared.started)
-        announce_rebuilt(one.name, one._pool, prepared.started, reason)
-    for actor in crew.actors:
-        if not any(actor is staying for staying in prepared.started.actors):
-            root._runtime.cluster.kill(actor)
+    root = group.root
+    if root.live is None:
+        abandon(root, workers)
+        raise PoolClosedError(f"group {root.name} was closed while its workers were replaced", state="closed")
+    root.replace(workers, pool, reason)
 
 
-def check_up(group: RayWorkerGroup, prepared: Prepared, timeout_s: float) -> None:
-    """See that every new worker still lives: it may have been up for a while.
+def check_alive(group: GroupState, workers: WorkerSet, timeout_s: float) -> None:
+    """Check that every new worker is still alive: it may have been up for a while.
 
     Raises:
         WorkerDiedError: One is gone.
         CallTimeoutError: One does not answer.
     """
-    started = prepared.started
-    ask_each(root_of(group), started.actors, "_podium_ping", (), timeout_s, started.names)
+    run_hook(group.root, workers.actors, workers.names, "ping", entries.PING, (), timeout_s)
 
 
-def retire(group: RayWorkerGroup, reason: str) -> None:
-    """End the workers of a group that is to be given others which need their room; its calls must be kept off."""
-    root = root_of(group)
-    for one in _family(root):
-        if one._crew is not None:
-            announce_end(one._runtime, one.name, one._crew.world_size, one._crew.dead, reason)
-    for actor in root._crew.actors if root._crew is not None else ():
-        root._runtime.cluster.kill(actor)
-
-
-def root_of(group: RayWorkerGroup) -> RayWorkerGroup:
-    """Return the group that started the processes: itself, or the one that a role's view is of."""
-    return group if group._parent is None else root_of(group._parent)
-
-
-def _clock(runtime: Runtime) -> str:
-    return datetime.fromtimestamp(runtime.clock.now_ns() / 1e9, UTC).strftime("%H:%M:%S UTC")
-
-
-def _family(root: RayWorkerGroup) -> Iterator[RayWorkerGroup]:
-    yield root
-    for view in list(root._views):
-        yield from _family(view)
-
-
-def ask_each(
-    root: RayWorkerGroup,
+def run_hook(
+    group: GroupState,
     actors: Sequence[ActorHandle],
+    names: Sequence[str],
+    hook: str,
     entry: str,
     args: tuple[object, ...],
     timeout_s: float,
-    names: Sequence[str],
 ) -> list[Ref]:
-    """Run a hook on every worker and wait until all are done; return the references of what they returned."""
-    cluster = root._runtime.cluster
-    method = "save_state" if args == (_SAVE,) else entry.removeprefix("_podium_")
-    with told(root, method, names, timeout_s):
+    """Run a hook by an entry of the shell on every worker, wait for all; return references of what they returned."""
+    cluster = group.runtime.cluster
+    with hook_errors(group, hook, names, timeout_s):
         submitted = [cluster.submit(actor, entry, args, {}) for actor in actors]
         fetch_patiently(cluster, [one.receipt for one in submitted], time.monotonic() + timeout_s)
     return [one.result for one in submitted]
 
 
 @contextmanager
-def told(root: RayWorkerGroup, method: str, names: Sequence[str], timeout_s: float) -> Iterator[None]:
-    """Say of a worker that dies in a hook who it was, and of one that is not done in time in which hook."""
+def hook_errors(group: GroupState, hook: str, names: Sequence[str], timeout_s: float) -> Iterator[None]:
+    """Name the rank of a worker that dies in a hook, and the hook that is not done in time."""
     try:
         yield
     except WorkerDiedError as error:
-        raise died_in(root, method, names, error) from None
+        raise died_in(group, hook, names, error) from None
     except CallTimeoutError:
         raise
     except TimeoutError:
         raise CallTimeoutError(
-            f"{method} of {root.name} was not done on all {len(names)} ranks after {timeout_s:.1f} s",
-            group=root.name,
-            method=method,
+            f"{hook} of {group.name} was not done on all {len(names)} ranks after {timeout_s:.1f} s",
+            group=group.name,
+            method=hook,
             timeout_s=timeout_s,
         ) from None
 
 
-def died_in(root: RayWorkerGroup, method: str, names: Sequence[str], error: WorkerDiedError) -> WorkerDiedError:
-    """Return the error of a worker that died in a hook, with its place among ``names``."""
+def died_in(group: GroupState, hook: str, names: Sequence[str], error: WorkerDiedError) -> WorkerDiedError:
+    """Return the error of a worker that died in a hook, with its rank among ``names``."""
     rank = names.index(error.worker) if error.worker in names else error.rank
     return WorkerDiedError(
-        f"rank {rank} of {root.name} (worker {error.worker or '?'}) died in {method}: {error}",
-        group=root.name,
+        f"rank {rank} of {group.name} (worker {error.worker or '?'}) died in {hook}: {error}",
+        group=group.name,
         rank=rank,
         node=error.node,
-        method=method,
+        method=hook,
         worker=error.worker,
         pid=error.pid,
     )

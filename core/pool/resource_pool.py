@@ -11,12 +11,11 @@ from typing import Any, Protocol
 
 from core import runtime as runtimes
 from core.cluster import Placement, ReserveRequest
-from core.cluster.holdings import Holding, give_back, slot_keys
+from core.cluster.holdings import Holding, give_back, occupy, slot_keys, vacate
 from core.errors import PlacementError, PoolClosedError, PoolSpecError
-from core.finalizers import Ending
+from core.finalizers import Finalizer
 from core.pool.announce import PoolAnnouncer
 from core.pool.gate import Gate, PoolState
-from core.pool.seats import leave_seats, take_seats
 from core.pool.spec import PoolSpec, ResourcePool
 
 
@@ -32,7 +31,7 @@ class Tenant(Protocol):
         """End its workers."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End its workers unless they are to outlive the driver."""
         ...
 
@@ -84,7 +83,7 @@ class RayResourcePool(ResourcePool):
         self._request: ReserveRequest | None = None
         self._holding: Holding | None = None
         self._successors: tuple[RayResourcePool, ...] = ()
-        self._kept_by: tuple[RayResourcePool, ...] = ()
+        self._owners: tuple[RayResourcePool, ...] = ()
         self._parents: tuple[RayResourcePool, ...] = ()
         self._tenants: weakref.WeakValueDictionary[str, Tenant] = weakref.WeakValueDictionary()
         self.runtime = runtime or runtimes.current()
@@ -92,7 +91,7 @@ class RayResourcePool(ResourcePool):
         self._announcer = PoolAnnouncer(self.runtime, self.name)
         self.gate = Gate(self.name, self._announcer)
         self.gate.generation = self.generation
-        self._ending: Ending | None = None
+        self._finalizer: Finalizer | None = None
 
     @property
     def name_prefix(self) -> str:
@@ -206,7 +205,7 @@ class RayResourcePool(ResourcePool):
     def _end_with_holding(self) -> None:
         """Give the slots back when nobody holds this pool any more, unless they are to outlive the driver."""
         if self._holding is not None and not self._spec.detached:
-            self._ending = Ending(self, give_back, self.runtime.holdings, self.runtime.cluster, self._holding)
+            self._finalizer = Finalizer(self, give_back, self.runtime.holdings, self.runtime.cluster, self._holding)
 
     @property
     def placement_now(self) -> Placement:
@@ -262,8 +261,8 @@ class RayResourcePool(ResourcePool):
     def hold_slots(self, placement: Placement, holding: Holding) -> None:
         """Have ``placement`` as the slots from now on; ``holding`` is this pool's hold on them, taken already."""
         with self._lock:
-            if self._ending is not None:
-                self._ending.detach()
+            if self._finalizer is not None:
+                self._finalizer.detach()
             self._placement, self._holding = placement, holding
             self._fit_spec(placement)
             self._end_with_holding()
@@ -278,11 +277,11 @@ class RayResourcePool(ResourcePool):
         """End in favour of pools that have the slots now; closing this one lets go of them."""
         self._successors = tuple(successors)
         for pool in successors:
-            pool._kept_by = (*pool._kept_by, self)
+            pool._owners = (*pool._owners, self)
         with self._lock:
-            if self._ending is not None:
-                self._ending.detach()
-            self._ending = self._holding = self._placement = None
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._finalizer = self._holding = self._placement = None
         self.gate.end(PoolState.CLOSED, reason)
         self.runtime.forget_pool(self.name)
 
@@ -337,16 +336,16 @@ class RayResourcePool(ResourcePool):
                     f"or make the pool with a larger max_colocate_count",
                     pool=self.name,
                 )
-            self.settle(group)
+            self.place(group)
 
-    def settle(self, group: Tenant) -> None:
-        """Have a group on the slots without a look whether there is room."""
+    def place(self, group: Tenant) -> None:
+        """Put a group on the slots without checking whether there is room."""
         with self._lock:
             keys = self._slot_keys()
             self._tenants[group.name] = group
-            take_seats(self.runtime.slot_tenants, keys, group.name)
+            occupy(self.runtime.slot_tenants, keys, group.name)
             # Takes no lock, so the collector may do it.
-            weakref.finalize(group, leave_seats, self.runtime.slot_tenants, keys, group.name)
+            weakref.finalize(group, vacate, self.runtime.slot_tenants, keys, group.name)
 
     def _slot_keys(self) -> Sequence[tuple[int, int]]:
         """Return what names each slot, also in pools made of this one's slots."""
@@ -357,7 +356,7 @@ class RayResourcePool(ResourcePool):
         with self._lock:
             self._tenants.pop(name, None)
             if self._placement is not None:
-                leave_seats(self.runtime.slot_tenants, self._slot_keys(), name)
+                vacate(self.runtime.slot_tenants, self._slot_keys(), name)
 
     def resize(self, process_on_nodes: Sequence[int], *, deadline_s: float = 120.0) -> None:
         """Give the pool other slots, now; its groups get new workers on them, with their state, and stay valid.
@@ -379,32 +378,32 @@ class RayResourcePool(ResourcePool):
         if not self.gate.end(PoolState.CLOSED):
             successors, self._successors = self._successors, ()
             for pool in successors:
-                pool.let_go_by(self)
+                pool.release_by(self)
             return
         for tenant in list(self._tenants.values()):
             tenant.close()
         with self._lock:
-            if self._ending is not None:
-                self._ending()
+            if self._finalizer is not None:
+                self._finalizer()
             elif self._holding is not None:
                 give_back(self.runtime.holdings, self.runtime.cluster, self._holding)
             self._placement = self._holding = None
             self._parents = ()
         self.runtime.forget_pool(self.name)
 
-    def let_go_by(self, keeper: RayResourcePool) -> None:
-        """Close when ``keeper`` was the last pool that this one came of and that its owner has not closed."""
-        self._kept_by = tuple(pool for pool in self._kept_by if pool is not keeper)
-        if not self._kept_by:
+    def release_by(self, owner: RayResourcePool) -> None:
+        """Close when ``owner`` was the last pool that this one came of and that its owner has not closed."""
+        self._owners = tuple(pool for pool in self._owners if pool is not owner)
+        if not self._owners:
             self.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Do what is due when the driver is done: ``close``, or leave a detached pool with its detached groups."""
         if not self.detached:
             self.close()
             return
         for tenant in list(self._tenants.values()):
-            tenant.let_go()
+            tenant.release()
 
     def __enter__(self) -> RayResourcePool:
         return self
@@ -412,4 +411,4 @@ class RayResourcePool(ResourcePool):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.let_go()
+        self.release()

@@ -37,12 +37,3 @@ class Header(NamedTuple):
 def plain_header(method: str, materialize: bool, views: bool) -> Header:
     """Return the header of a call that deals no rows: it says nothing but the method's name."""
     return Header(method, -1, 0, materialize, "", views)
-
-
-def plain_answer_name(method: str, takes: bool = True) -> str:
-    """Return the name of the shell's own entry for a registered method: a call by it needs no header at all.
-
-    There is a second one for calls without arguments: Ray binds arguments to a signature for each rank, unless there
-    is nothing to bind. No method can be named so that the two meet.
-    """
-    return f"_podium_answer_{method}" if takes else f"_podium_answer_0_{method}"

@@ -24,14 +24,14 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
-    """Where to look for a worker's traces.
+class ProcessInfo:
+    """Where to look for what a worker leaves behind.
 
     ``machine`` is equal for two processes when they see each other by their pids: one boot of one kernel, one
     namespace. ``log`` (what it says on stderr), ``output`` (on stdout) and ``stacks`` are files on that machine, empty
     when there are none; ``n_oom_kills`` is what the
     file ``memory_events`` had counted when the worker came up, -1 when it cannot be known; ``memory_limit_bytes`` is 0
-    then. ``keeper`` is the process that keeps the workers of its node (Ray's raylet), 0 when there is none.
+    then. ``raylet_pid`` is the raylet that started the worker, 0 when there is none.
     """
 
     machine: str = ""
@@ -41,7 +41,7 @@ class Traces:
     memory_events: str = ""
     n_oom_kills: int = -1
     memory_limit_bytes: int = 0
-    keeper: int = 0
+    raylet_pid: int = 0
 
 
 def machine() -> str:
@@ -53,19 +53,19 @@ def machine() -> str:
         return ""
 
 
-def leave_traces() -> Traces:
-    """Make this worker's process leave its traces, and say where they are.
+def enable_diagnostics() -> ProcessInfo:
+    """Switch on what shows how this worker ends and what it does, and say where to look for it.
 
-    A worker that shares its process with the driver leaves none: they would be the driver's.
+    A worker that shares its process with the driver has none of its own.
     """
     if shares_a_process():
-        return Traces()
+        return ProcessInfo()
     log, output = _file_behind(2), _file_behind(1)
     with suppress(OSError, RuntimeError, ValueError):
         # Ray has switched it on for one thread; the others are what one looks for after a hang.
         faulthandler.enable(file=2, all_threads=True)
     events = _memory_events()
-    return Traces(
+    return ProcessInfo(
         machine=machine(),
         log=log,
         output="" if output == log else output,
@@ -74,7 +74,7 @@ def leave_traces() -> Traces:
         n_oom_kills=count_oom_kills(str(events or "")),
         memory_limit_bytes=_memory_limit_bytes(events),
         # One that has gone already has left the worker to the first process of all.
-        keeper=os.getppid() if os.getppid() > 1 else 0,
+        raylet_pid=os.getppid() if os.getppid() > 1 else 0,
     )
 
 

@@ -40,10 +40,11 @@ from core.data.wire import pack
 from core.dispatch import registration_of
 from core.errors import ShareError, WorkerStartError
 from core.version import PACKAGE_PATH, VERSION
-from core.worker.call_header import Header, plain_answer_name, plain_header
+from core.worker.call_header import Header, plain_header
+from core.worker.entries import answer_of
 from core.worker.facts import RankFacts, visible_devices
 from core.worker.ports import hold_port
-from core.worker.process_info import Traces, leave_traces
+from core.worker.process_info import ProcessInfo, enable_diagnostics
 from core.worker.remote_error import user_traceback, words_of, wrapped
 
 _LOAD_STATE = Header("load_state", -1, 0, False, "")
@@ -57,7 +58,7 @@ class WorkerIdentity:
     devices: str
     version: str
     path: str
-    traces: Traces
+    process_info: ProcessInfo
 
 
 class ActorShell:
@@ -115,7 +116,7 @@ class ActorShell:
         """Take over what the old ranks of this group saved; references arrive as their values only one by one."""
         return self._podium_do(_LOAD_STATE, (list(states),), {})
 
-    def _podium_settle(self, rank: int, variables: Mapping[str, str]) -> tuple[None, bytes]:
+    def _podium_set_rank(self, rank: int, variables: Mapping[str, str]) -> tuple[None, bytes]:
         """Take another place among the ranks; the class's own ``reconfigure`` is asked next."""
         started_ns = time.monotonic_ns()
         adopt_environ(variables)
@@ -128,7 +129,7 @@ class ActorShell:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
         return None, _receipt(time.monotonic_ns())
 
-    def _podium_answers(self) -> None:
+    def _podium_is_alive(self) -> None:
         """Answer that this process lives."""
 
     def _podium_run(self, packed: bytes, /, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
@@ -193,7 +194,7 @@ class AsyncActorShell(ActorShell):
 
 
 def _identity() -> WorkerIdentity:
-    return WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH, leave_traces())
+    return WorkerIdentity(os.getpid(), visible_devices(environ()), VERSION, PACKAGE_PATH, enable_diagnostics())
 
 
 def _plain_answer(header: Header, is_async: bool) -> Callable[..., Any]:
@@ -381,8 +382,8 @@ def shell_class(user_class: type) -> type:
             if registration is not None:
                 namespace["_podium_offers_directly"] |= bool(registration.tensor_transport)
                 header = plain_header(name, registration.materialize_futures, registration.zero_copy)
-                namespace[plain_answer_name(name)] = _plain_answer(header, has_async)
-                namespace[plain_answer_name(name, takes=False)] = _bare_answer(header, has_async)
+                namespace[answer_of(name)] = _plain_answer(header, has_async)
+                namespace[answer_of(name, takes_arguments=False)] = _bare_answer(header, has_async)
 
     shell = types.new_class(user_class.__name__, (mixin, user_class), exec_body=fill)
     _shells[user_class] = shell

@@ -1,4 +1,4 @@
-"""Which of the ways of ``core.worker.live`` a class has chosen; asked on the driver, before anything is changed."""
+"""How a class's state survives a live change (``core.worker.live``); read on the driver, before anything is changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from core.worker.fused import FusedWorker
 from core.worker.live import can_call
 
 
-class Keeping(Enum):
+class StatePolicy(Enum):
     """How a class's state survives a change of its group."""
 
     STATELESS = "stateless"
@@ -18,39 +18,39 @@ class Keeping(Enum):
     NOTHING = "nothing"
 
 
-def keeping(user_class: type) -> Keeping:
-    """Return how a class's state survives; a fused worker's as that of the role that is hardest to keep."""
+def state_policy(user_class: type) -> StatePolicy:
+    """Return how a class's state survives; a fused worker's as that of the role that is hardest to save."""
     if getattr(user_class, "stateless", False):
-        return Keeping.STATELESS
+        return StatePolicy.STATELESS
     if _own(user_class, "reconfigure", 0):
-        return Keeping.RECONFIGURE
-    if hands_over(user_class):
-        return Keeping.STATE
+        return StatePolicy.RECONFIGURE
+    if can_save_state(user_class):
+        return StatePolicy.STATE
     if not issubclass(user_class, FusedWorker):
-        return Keeping.NOTHING
+        return StatePolicy.NOTHING
     roles = _parts(user_class)
-    if all(keeping(role) is Keeping.STATELESS for role in roles):
-        return Keeping.STATELESS
-    kept = all(keeping(role) is Keeping.STATELESS or hands_over(role) for role in roles)
-    return Keeping.STATE if kept else Keeping.NOTHING
+    if all(state_policy(role) is StatePolicy.STATELESS for role in roles):
+        return StatePolicy.STATELESS
+    kept = all(state_policy(role) is StatePolicy.STATELESS or can_save_state(role) for role in roles)
+    return StatePolicy.STATE if kept else StatePolicy.NOTHING
 
 
-def hands_over(user_class: type) -> bool:
-    """Whether the class can hand its state to other processes, whatever else it can."""
+def can_save_state(user_class: type) -> bool:
+    """Return whether the class can save its state for other processes, whatever else it can."""
     return _own(user_class, "save_state", 0) and _own(user_class, "load_state", 1)
 
 
 def savers(user_class: type) -> tuple[type, ...]:
-    """Return the classes that can hand their state to other processes: of roles, when they share a process."""
-    classes = (user_class,) if hands_over(user_class) else _parts(user_class)
-    return tuple(one for one in classes if keeping(one) is not Keeping.STATELESS and hands_over(one))
+    """Return the classes that can save their state: of roles, when they share a process."""
+    classes = (user_class,) if can_save_state(user_class) else _parts(user_class)
+    return tuple(one for one in classes if state_policy(one) is not StatePolicy.STATELESS and can_save_state(one))
 
 
-def unkept(user_class: type) -> tuple[str, ...]:
+def unsaved(user_class: type) -> tuple[str, ...]:
     """Return the names of the classes whose state would be lost: of roles, when they share a process."""
     kept = savers(user_class)
     classes = kept if user_class in kept else _parts(user_class)
-    return tuple(one.__name__ for one in classes if keeping(one) is not Keeping.STATELESS and one not in kept)
+    return tuple(one.__name__ for one in classes if state_policy(one) is not StatePolicy.STATELESS and one not in kept)
 
 
 def _parts(user_class: type) -> tuple[type, ...]:

@@ -17,9 +17,9 @@ import pytest
 from core import Dispatch, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, ReplicatedState, Worker, register
 from core.errors import WorkerDiedError
 from core.events import WorkerEnded
-from core.group.in_flight import calls_in_flight
-from core.health.monitor import health_of
-from core.health.process_watch import _key
+from core.group.worker_group import state_of
+from core.health.in_flight import calls_in_flight
+from core.health.monitor import monitor_of
 from core.runtime import Runtime
 from core.testing import RecordingObserver
 from core.worker.process_info import machine
@@ -40,7 +40,7 @@ class Mortal(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def processes(self) -> tuple[int, int]:
-        """Return this process and its keeper."""
+        """Return this process and its raylet."""
         return os.getpid(), os.getppid()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -100,15 +100,15 @@ def eventually(true: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def be_on_another_machine(runtime: Runtime, group: RayWorkerGroup | None = None) -> None:
-    """Have the watch take the workers' machine for another one; wait for the lookouts on the nodes of ``group``."""
-    watch = health_of(runtime)._watch
+    """Have the watch take the workers' machine for another one; wait for the watchers on the nodes of ``group``."""
+    watch = monitor_of(runtime)._watch
     if group is None:
         watch._machine = "another one"
         return
-    crew = group.crew_for("end")
-    watched = [watch._watched[_key(crew, rank)] for rank in range(crew.world_size)]
-    assert eventually(lambda: all(watch._posts.sees(one) for one in watched), 60)
-    assert eventually(lambda: all(one.last.memory_bytes for one in watched), 10)
+    live = state_of(group).workers_for("end")
+    tracked = [watch._tracked[live.process(rank).key] for rank in range(live.world_size)]
+    assert eventually(lambda: all(watch._node_watchers.sees(one) for one in tracked), 60)
+    assert eventually(lambda: all(one.last.memory_bytes for one in tracked), 10)
 
 
 def test_deaths_on_another_machine_are_told_at_once_with_signal_code_log_and_memory(
@@ -149,7 +149,7 @@ def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluste
     be_on_another_machine(runtime)
     pool = RayResourcePool([4], use_gpu=False, max_colocate_count=1)
     group = RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix="lost", on_death="raise")
-    ((_, keeper), *_) = group.processes()
+    ((_, raylet), *_) = group.processes()
     be_on_another_machine(runtime, group)
     told: list[tuple[float, str]] = []
 
@@ -163,7 +163,7 @@ def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluste
     calling.start()
     assert eventually(lambda: any(len(one.out) == 4 for one in calls_in_flight(runtime)), LIMIT_S)
     killed_s = time.monotonic()
-    kill_node(keeper, group, observer, SECOND, 4)
+    kill_node(raylet, group, observer, SECOND, 4)
     # Ray itself takes some 14 s to say so.
     calling.join(10)
     assert told, "the call in flight still waits"
@@ -179,7 +179,7 @@ def test_a_group_goes_on_elsewhere_with_its_state_after_its_node_died(
     nodes: Nodes, seen: tuple[Runtime, RecordingObserver]
 ) -> None:
     runtime, observer = seen
-    health_of(runtime)._watch._machine = machine()
+    monitor_of(runtime)._watch._machine = machine()
     nodes.add(num_cpus=1, num_gpus=1, node_ip_address=FOURTH)
     pool = RayResourcePool([2, 1], max_colocate_count=1)
     group = RayWorkerGroup(pool, RayClassWithInitArgs(Kept), name_prefix="kept", on_death="restart", max_restarts=1)
@@ -197,21 +197,19 @@ def test_a_group_goes_on_elsewhere_with_its_state_after_its_node_died(
     pool.close()
 
 
-def kill_node(keeper: int, group: RayWorkerGroup, observer: RecordingObserver, node: str, n_workers: int) -> None:
+def kill_node(raylet: int, group: RayWorkerGroup, observer: RecordingObserver, node: str, n_workers: int) -> None:
     """Kill what keeps the workers of a node; see that the death of each is told, and why."""
 
     def deaths() -> list[WorkerEnded]:
         return [one for one in observer.of(WorkerEnded) if one.group == group.name]
 
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(raylet, signal.SIGKILL)
     killed_s = time.monotonic()
     assert eventually(lambda: len(deaths()) == n_workers, LIMIT_S)
     print(f"noticed {time.monotonic() - killed_s:.3f} s after the end of {node}")
     for death in deaths():
         assert (death.died, death.reason, death.node) == (True, "its node died", node)
         assert death.report is not None
-        words = (
-            f"the kernel says: process {keeper}, which kept the workers of this node, was ended by signal 9 (SIGKILL)"
-        )
+        words = f"the kernel says: raylet (pid {raylet}) of this node was killed by signal 9 (SIGKILL)"
         assert death.report.evidence == (words,)
         assert death.report.memory_bytes > 2**20

@@ -29,8 +29,9 @@ from core import (
 )
 from core.errors import CallTimeoutError, WorkerDiedError
 from core.events import CallStalled, GroupRebuilt, WorkerEnded
-from core.group.in_flight import calls_in_flight
-from core.group.stacks import dump
+from core.group.worker_group import state_of
+from core.health.in_flight import calls_in_flight
+from core.health.stacks import dump
 from core.runtime import Runtime
 from core.testing import RecordingObserver
 
@@ -286,7 +287,7 @@ def test_a_group_is_restarted_with_its_state_as_often_as_it_may_be_and_then_rais
         # While it idles: rank 1, heard of only as the next call is made.
         os.kill(trained[1][2], signal.SIGKILL)
         assert eventually(lambda: not os.path.exists(f"/proc/{trained[1][2]}"), 30)
-        assert eventually(lambda: 1 in group.crew_for("train").dead, 5)
+        assert eventually(lambda: 1 in state_of(group).workers_for("train").deaths.dead, 5)
         assert [told[:2] for told in actor.train()] == [(4, 2.0)] * 2
         assert buffer.keep(3) == [[2, 3], [103]]
         with pytest.raises(WorkerDiedError, match="in train"):

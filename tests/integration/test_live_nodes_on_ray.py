@@ -27,6 +27,7 @@ from core.cluster import ReserveRequest
 from core.control import Operation, OperationState, Resize
 from core.controller import Controller
 from core.errors import PlacementError, WorkerDiedError
+from core.group.worker_group import state_of
 from core.pool import PoolState
 from core.runtime import Runtime, connect_to_ray
 from tests.live_walk import eventually
@@ -136,7 +137,7 @@ def standing() -> list[str]:
 
 def nodes_of(group: RayWorkerGroup) -> list[str]:
     """Return the node of each rank, as the processes say."""
-    return [group._runtime.cluster.node_of(actor) for actor in group.workers]
+    return [state_of(group).runtime.cluster.node_of(actor) for actor in group.workers]
 
 
 def is_free(node: str, n_slots: int) -> bool:
@@ -255,7 +256,7 @@ def test_a_pool_can_be_shrunk_off_a_node_that_is_gone(late: Nodes, kind: type) -
         late.leave()
         with pytest.raises(WorkerDiedError):
             group.place()
-        assert eventually(lambda: group.crew_for("place").dead == {3, 4})
+        assert eventually(lambda: state_of(group).workers_for("place").deaths.dead == {3, 4})
         pool.resize([3])
         assert group.place() == [(rank, 3) for rank in range(3)]
         assert held == (group.add(0) if kind is Enduring else group.digest() if kind is Learning else None)

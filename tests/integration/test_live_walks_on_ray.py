@@ -20,6 +20,7 @@ from ray.util.placement_group import placement_group_table
 
 from core import RayWorkerGroup
 from core.controller import Controller
+from core.group.worker_group import state_of
 from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.live_walk import Walk, eventually
@@ -44,7 +45,7 @@ class OnRay:
     def assassin(self, group: RayWorkerGroup, rank: int) -> Callable[[], None]:
         """Return what kills a worker's process; a descriptor does not come to mean another one."""
         try:
-            process = os.pidfd_open(group._started.identities[rank].pid)
+            process = os.pidfd_open(state_of(group).started.identities[rank].pid)
         except ProcessLookupError:  # It is dead already.
             return lambda: None
 
@@ -57,7 +58,7 @@ class OnRay:
 
     def seen(self, group: RayWorkerGroup) -> None:
         """Take note of a group's processes."""
-        for identity in group._started.identities:
+        for identity in state_of(group).started.identities:
             self.processes[identity.pid] = _fields_of(identity.pid).get("began", "")
 
     def leftovers(self) -> list[str]:

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from core.group.stacks import of_process
-from core.worker.process_info import Traces
+from core.health.stacks import of_process
+from core.worker.process_info import ProcessInfo
 
 pytestmark = pytest.mark.integration
 
 _WORKER = """
 import threading
-from core.worker.process_info import leave_traces
+from core.worker.process_info import enable_diagnostics
 
 def stuck():
     lock = threading.Lock()
     lock.acquire()
-    print(leave_traces().stacks, flush=True)
+    print(enable_diagnostics().stacks, flush=True)
     lock.acquire()
 
 stuck()
@@ -37,7 +37,7 @@ class Stuck:
     """A process that waits for a lock for ever, and its traces."""
 
     process: subprocess.Popen[str]
-    traces: Traces
+    traces: ProcessInfo
 
     @property
     def pid(self) -> int:
@@ -53,7 +53,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stuck]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=root) as process:
             assert process.stdout is not None
             try:
-                yield Stuck(process, Traces(stacks=process.stdout.readline().strip()))
+                yield Stuck(process, ProcessInfo(stacks=process.stdout.readline().strip()))
             finally:
                 process.kill()
 
@@ -82,16 +82,16 @@ def test_a_stopped_process_is_said_to_be_stopped(stuck: Stuck) -> None:
 def test_what_py_spy_reads_comes_without_the_command_line(stuck: Stuck) -> None:
     text = of_process(stuck.traces, stuck.pid)
     assert "stuck" in text
-    assert "leave_traces" not in text
+    assert "enable_diagnostics" not in text
 
 
 def test_a_process_that_would_die_of_the_signal_is_not_sent_it(tmp_path: Path) -> None:
     path = tmp_path / "stacks.txt"
     with path.open("w") as file, subprocess.Popen(["sleep", "100"], pass_fds=[file.fileno()]) as process:
         try:
-            for traces in (Traces(), Traces(stacks=str(path)), Traces(stacks="/elsewhere")):
+            for traces in (ProcessInfo(), ProcessInfo(stacks=str(path)), ProcessInfo(stacks="/elsewhere")):
                 assert "has a use of its own" in of_process(traces, process.pid, by_spy=False)
             assert process.poll() is None
         finally:
             process.kill()
-    assert of_process(Traces(), process.pid) == f"process {process.pid} is gone"
+    assert of_process(ProcessInfo(), process.pid) == f"process {process.pid} is gone"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from core.errors import UnknownNameError
-from core.group import in_flight
+from core.health import in_flight
 from tests.app_doubles import House, MemorySource, answer, check_problem, get, post
 from tests.app_plane import STARTED_NS
 from web.changes import AuditEntry

@@ -67,7 +67,7 @@ def test_a_bound_method_has_the_name_signature_and_docstring_of_the_workers() ->
     assert calls == [(method, (3,), {"scale": 1.0})]
 
 
-@pytest.mark.parametrize("name", ["execute_all_async", "workers", "close", "world_size", "name", "_pool", "_crew"])
+@pytest.mark.parametrize("name", ["execute_all_async", "workers", "close", "world_size", "name", "_state", "_perform"])
 def test_fault_13_a_method_that_would_hide_one_of_the_groups_own_is_refused_by_name(
     local: tuple[Controller, RecordingObserver], name: str
 ) -> None:

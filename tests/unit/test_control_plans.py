@@ -14,7 +14,7 @@ from core.control.plans import Change, Mode, plan_change
 from core.control.snapshot import GroupView, PoolView, SlotView, World
 from core.errors import LiveStateError, PlacementError, UsageError
 from core.pool import PoolState
-from core.worker import Keeping
+from core.worker import StatePolicy
 
 
 class Room:
@@ -66,9 +66,9 @@ def pool(
     )
 
 
-def group(name: str, world_size: int, kept: Keeping = Keeping.STATE, **more: object) -> GroupView:
-    hands_over = kept is Keeping.STATE
-    return GroupView(name, "Actor", world_size, kept, **{"hands_over": hands_over, "start_s": 2.0, **more})  # type: ignore[arg-type]
+def group(name: str, world_size: int, kept: StatePolicy = StatePolicy.STATE, **more: object) -> GroupView:
+    can_save_state = kept is StatePolicy.STATE
+    return GroupView(name, "Actor", world_size, kept, **{"can_save_state": can_save_state, "start_s": 2.0, **more})  # type: ignore[arg-type]
 
 
 def world(*pools: PoolView) -> World:
@@ -152,20 +152,20 @@ def test_a_split_over_a_node_border_counts_each_part_by_node() -> None:
 
 
 def test_processes_that_stay_need_no_second_seat() -> None:
-    staying = group("g", 4, Keeping.RECONFIGURE)
+    staying = group("g", 4, StatePolicy.RECONFIGURE)
     change = plan(Split("p", "x", (Part("s", 1, ("g",)), Part("t", 3))), Room(0), pool("p", [4], [staying], colocate=1))
     assert change.mode is Mode.PREPARED
     assert [move.how for move in change.plan.groups] == ["reconfigure"]
 
 
 def test_processes_that_can_only_stay_are_not_moved_to_other_slots() -> None:
-    staying = group("g", 4, Keeping.RECONFIGURE)
+    staying = group("g", 4, StatePolicy.RECONFIGURE)
     change = plan(Resize("p", "x", (2,)), Room(8), pool("p", [4], [staying]))
     assert entries(change) == [(2, 0, "")]
     assert "2 slots stay reserved" in change.plan.lost[-1]
     with pytest.raises(LiveStateError):
         plan(Move("g", "q", "x"), Room(0), pool("p", [4], [staying]), pool("q", [1], native=[2]))
-    both = group("g", 4, Keeping.RECONFIGURE, hands_over=True)
+    both = group("g", 4, StatePolicy.RECONFIGURE, can_save_state=True)
     change = plan(Resize("p", "x", (2,)), Room(8), pool("p", [4], [both]))
     assert [move.how for move in change.plan.groups] == ["state"]
 

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from core import errors
-from core.errors import MissingKeyError, PodiumError, UsageError, WorkerDiedError, WorkerMethodError, traceback_text
+from core.errors import (
+    DeathKind,
+    MissingKeyError,
+    PodiumError,
+    UsageError,
+    WorkerDiedError,
+    WorkerMethodError,
+    traceback_text,
+)
 
 TREE: list[type[PodiumError]] = [
     kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PodiumError)
@@ -29,6 +37,8 @@ def sample(kind: type[PodiumError]) -> PodiumError:
             values[one.name] = True
         elif isinstance(default, str):
             values[one.name] = f"{one.name} of it"
+        elif isinstance(default, DeathKind):
+            values[one.name] = DeathKind.OWNER_DIED
         elif isinstance(default, tuple):
             values[one.name] = (("CPU", float(number)),) if "ranks" not in one.name else (1, number)
         else:

@@ -7,8 +7,8 @@ import pytest
 from core.cluster.local import LocalCluster
 from core.data.shares import Share
 from core.dispatch.split import Deal, RankArguments
-from core.group.call_tracker import CallFacts, CallTracker
-from core.runtime import Runtime
+from core.group.call_tracker import CallTracker
+from core.runtime import CallFacts, Runtime
 
 
 def dealt(*sizes: int) -> tuple[RankArguments, ...]:

@@ -24,7 +24,7 @@ from core.cluster.local import LocalCluster
 from core.controller import Controller
 from core.errors import CallTimeoutError, PlacementError, PoolClosedError, UnknownNameError, UsageError, WorkerDiedError
 from core.events import GroupClosed, WorkerEnded, WorkerStarted
-from core.finalizers import settle
+from core.finalizers import drain
 from core.testing import RecordingObserver
 from tests.group_workers import Rows
 
@@ -77,7 +77,7 @@ def test_detached_workers_outlive_the_group_that_was_dropped_and_keep_their_stat
     names = group.worker_names
     del group
     gc.collect()
-    assert settle()
+    assert drain()
     assert alive(local[0], names)
     again = RayWorkerGroup.from_detached(worker_names=names, ray_cls_with_init=MEMORY, name_prefix="again")
     assert again.add(1) == [12, 12]
@@ -125,7 +125,7 @@ def test_roles_of_found_processes_are_spawned_and_each_lets_go_by_itself(local: 
     names = whole.worker_names
     del whole
     gc.collect()
-    assert settle()
+    assert drain()
     found = RayWorkerGroup.from_detached(worker_names=names, ray_cls_with_init=create_colocated_worker_cls(roles))
     spawned = found.spawn(roles)
     assert (spawned["memory"].add(1), spawned["rows"].echo(3)) == ([12, 12], [3, 3])
@@ -146,7 +146,7 @@ def test_fault_10_a_group_after_a_detached_one_of_the_same_class_is_not_detached
     names, others = detached.worker_names, plain.worker_names
     del detached, plain
     gc.collect()
-    assert settle()
+    assert drain()
     assert alive(local[0], names)
     assert not alive(local[0], others)
 

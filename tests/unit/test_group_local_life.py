@@ -34,7 +34,7 @@ from core.events import (
     WorkerEnded,
     WorkerStarted,
 )
-from core.finalizers import settle
+from core.finalizers import drain
 from core.testing import RecordingObserver, local_controller
 from tests.group_workers import Held, Rows, Waiting
 
@@ -392,7 +392,7 @@ def test_a_dropped_group_is_gone_and_a_dropped_pool_gives_back_its_slots() -> No
         del pool
         gc.collect()
         assert controller.runtime.pools() == {}
-        assert settle()
+        assert drain()
         assert controller.runtime.cluster.free == {"CPU": 2}  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,9 @@ from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGrou
 from core.errors import WorkerDiedError
 from core.events import CallFinished, Event, Notice, RankState, WorkerEnded
 from core.group import deadline, deaths
-from core.group.in_flight import calls_in_flight
+from core.group.worker_group import state_of
+from core.health import investigator
+from core.health.in_flight import calls_in_flight
 from core.testing import RecordingObserver, local_controller
 from tests.group_workers import Held, Rows, Waiting
 
@@ -83,14 +85,14 @@ def test_a_call_does_not_wait_for_the_cluster_to_tell_of_a_death_that_is_on_file
 ) -> None:
     monkeypatch.setattr(deadline, "_BEAT_S", 0.02)
     monkeypatch.setattr(deaths, "_OVERDUE_S", 0.05)
-    monkeypatch.setattr(deaths, "_WORDS_S", 0.02)
+    monkeypatch.setattr(investigator, "_WORDS_S", 0.02)
     one = group()
 
     def hear() -> None:
-        while not any(out.rank == 2 for call in calls_in_flight(one._runtime) for out in call.out):
+        while not any(out.rank == 2 for call in calls_in_flight(state_of(one).runtime) for out in call.out):
             time.sleep(0.005)
         # Its node is gone, of which this cluster knows nothing: the worker never answers, nor does an error.
-        one.crew_for("wait").deaths.hear(1, None)
+        state_of(one).workers_for("wait").deaths.hear(1, None)
 
     def call() -> None:
         if blocking:
@@ -148,9 +150,9 @@ def test_the_driver_is_ended_for_workers_that_die_together_once_all_are_on_file(
         on_file_then.extend(file.on_file)
         ends.set()
 
-    monkeypatch.setattr(deaths, "end_driver", end)
+    monkeypatch.setattr(investigator, "end_driver", end)
     one = group(on_death="abort")
-    one._runtime.bus.subscribe(file, file.flush)
+    state_of(one).runtime.bus.subscribe(file, file.flush)
     for rank in (0, 2):
         one.workers[rank].kill()
     assert ends.wait(10)
@@ -166,6 +168,6 @@ def test_a_death_that_the_cluster_tells_without_a_name_is_explained_all_the_same
     one = group()
     one.workers[1].kill()
     seen.await_count(WorkerEnded, 1)
-    assert one._crew is not None
-    told = one._crew.deaths.explained(WorkerDiedError("the node ran low on memory"), "nap")
+    assert state_of(one).live is not None
+    told = state_of(one).workers_for("nap").deaths.explained(WorkerDiedError("the node ran low on memory"), "nap")
     assert (told.rank, told.group, told.worker) == (1, "g", "gWaiting_0:1")

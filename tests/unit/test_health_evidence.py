@@ -14,16 +14,16 @@ import pytest
 from core.cluster.base import isolate_environ
 from core.health.evidence import (
     Clues,
-    Found,
+    Findings,
+    examine,
     exit_status,
     judge,
-    keeper_of_killed,
-    look,
     process_state,
+    raylet_end_of_killed,
     rss_bytes,
     zombie_status,
 )
-from core.worker.process_info import Traces, count_oom_kills, leave_traces, machine
+from core.worker.process_info import ProcessInfo, count_oom_kills, enable_diagnostics, machine
 
 GUESSES = (
     "The actor died unexpectedly before finishing this task.\n\tpid: 77\nThe actor is dead because its worker process "
@@ -33,7 +33,7 @@ GUESSES = (
     "unexpected error."
 )
 TERMINATED = "Worker exits unexpectedly. Worker exits with an exit code 1. The process receives a SIGTERM."
-STOOD, ROSE = (Found(n_oom_kills=2), 2), (Found(n_oom_kills=3), 2)
+STOOD, ROSE = (Findings(n_oom_kills=2), 2), (Findings(n_oom_kills=3), 2)
 
 
 @pytest.mark.parametrize(
@@ -63,21 +63,21 @@ STOOD, ROSE = (Found(n_oom_kills=2), 2), (Found(n_oom_kills=3), 2)
         (Clues("Worker exits with an exit code 4.", 0), "ended by itself with exit code 4", 0, 4, False),
         (Clues(TERMINATED, 0), "ended by itself with exit code 1 after signal 15 (SIGTERM)", 15, 1, False),
         (
-            Clues(GUESSES, None, Found(crash_line="Fatal Python error: Segmentation fault")),
+            Clues(GUESSES, None, Findings(crash_line="Fatal Python error: Segmentation fault")),
             "crashed by signal 11 (SIGSEGV)",
             11,
             None,
             None,
         ),
         (
-            Clues(GUESSES, None, Found(crash_line="Fatal Python error: gc_decref: no")),
+            Clues(GUESSES, None, Findings(crash_line="Fatal Python error: gc_decref: no")),
             "crashed by signal 6 (SIGABRT)",
             6,
             None,
             None,
         ),
         (
-            Clues(GUESSES, 9, Found(kernel_lines=("Out of memory: Killed process 77 (ray::Actor)",))),
+            Clues(GUESSES, 9, Findings(kernel_lines=("Out of memory: Killed process 77 (ray::Actor)",))),
             "out of memory: killed by the kernel with signal 9 (SIGKILL)",
             9,
             None,
@@ -114,21 +114,21 @@ def test_the_evidence_has_a_line_for_all_that_was_looked_at_and_no_guess_of_the_
 
 
 def test_what_is_inferred_is_said_to_be() -> None:
-    (line,) = [line for line in judge(Clues("", None, Found(unread="it has none"))).evidence if "inferred" in line]
+    (line,) = [line for line in judge(Clues("", None, Findings(unread="it has none"))).evidence if "inferred" in line]
     assert line.startswith("inferred: no crash is in its log (its log was not read: it has none)")
 
 
 def test_a_worker_killed_with_its_keeper_is_told_from_one_that_was_killed_alone() -> None:
     killed, left = int(signal.SIGKILL), 7 << 8
-    with subprocess.Popen(["sleep", "100"]) as keeper:
-        assert keeper_of_killed(keeper.pid, killed) == ""
-        keeper.kill()
-        os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
-        said = f"process {keeper.pid}, which kept the workers of this node, was ended by signal 9 (SIGKILL)"
-        assert keeper_of_killed(keeper.pid, killed) == said
-        assert [keeper_of_killed(keeper.pid, status) for status in (left, None, 0)] == ["", "", ""]
-    assert keeper_of_killed(keeper.pid, killed) == f"process {keeper.pid}, which kept the workers of this node, ended"
-    assert keeper_of_killed(0, killed) == ""
+    with subprocess.Popen(["sleep", "100"]) as raylet:
+        assert raylet_end_of_killed(raylet.pid, killed) == ""
+        raylet.kill()
+        os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
+        said = f"raylet (pid {raylet.pid}) of this node was killed by signal 9 (SIGKILL)"
+        assert raylet_end_of_killed(raylet.pid, killed) == said
+        assert [raylet_end_of_killed(raylet.pid, status) for status in (left, None, 0)] == ["", "", ""]
+    assert raylet_end_of_killed(raylet.pid, killed) == f"raylet (pid {raylet.pid}) of this node exited"
+    assert raylet_end_of_killed(0, killed) == ""
 
 
 def test_a_process_that_is_not_ours_tells_its_status_where_the_kernel_does() -> None:
@@ -158,11 +158,11 @@ def test_what_is_left_is_the_end_of_both_logs_and_the_line_of_the_crash(tmp_path
     output.write_text(":job_id:01\n:actor_name:Long\nstep 7\n")
     stack = [f'  File "x.py", line {line} in f' for line in range(60)]
     errors.write_text("\n".join(["Fatal Python error: Bus error", *stack]))
-    found = look(Traces(log=str(errors), output=str(output)), 1)
+    found = examine(ProcessInfo(log=str(errors), output=str(output)), 1)
     assert found.log_tail[0] == "step 7"
     assert found.log_tail[-1] == stack[-1]
     assert found.crash_line == "Fatal Python error: Bus error"
-    assert look(Traces(log=str(tmp_path / "gone")), 1).log_tail == ()
+    assert examine(ProcessInfo(log=str(tmp_path / "gone")), 1).log_tail == ()
 
 
 def test_kills_for_memory_are_counted_by_either_version_of_control_groups(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_two_processes_of_one_machine_know_each_other_and_a_thread_leaves_no_tra
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert machine() == other.stdout.strip() != ""
 
-    def traces_of_a_thread() -> Traces:
+    def traces_of_a_thread() -> ProcessInfo:
         isolate_environ()
-        return leave_traces()
+        return enable_diagnostics()
 
-    assert contextvars.copy_context().run(traces_of_a_thread) == Traces()
+    assert contextvars.copy_context().run(traces_of_a_thread) == ProcessInfo()

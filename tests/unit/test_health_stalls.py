@@ -10,7 +10,7 @@ import core
 from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core.errors import UsageError
 from core.events import CallStalled
-from core.group.in_flight import CallInFlight, RankOut
+from core.health.in_flight import CallInFlight, RankOut
 from core.health.stalls import Stalls
 from core.testing import local_controller
 from tests.group_workers import Held, Waiting

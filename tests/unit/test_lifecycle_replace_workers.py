@@ -19,6 +19,7 @@ from core import (
 from core.controller import Controller
 from core.errors import PoolClosedError, WorkerDiedError, WorkerMethodError, WorkerStartError
 from core.events import GroupRebuilt, WorkerEnded, WorkerStarted
+from core.group.worker_group import state_of
 from core.lifecycle.replace_workers import abandon, hand_over, prepare, save_state, switch
 from core.pool.derive import subset
 from core.testing import RecordingObserver
@@ -39,9 +40,9 @@ def rows(n_rows: int) -> DataProto:
 
 def rebuild(group: RayWorkerGroup, reason: str = "a test") -> None:
     """Give a group new workers on the slots it has, with its state."""
-    prepared = prepare(group, group.resource_pool.placement_now)
-    hand_over(group, prepared, save_state(group, 5.0), 5.0)
-    switch(group, prepared, reason)
+    prepared = prepare(state_of(group), group.resource_pool.placement_now)
+    hand_over(state_of(group), prepared, save_state(state_of(group), 5.0), 5.0)
+    switch(state_of(group), prepared, reason)
 
 
 def test_the_object_the_driver_holds_calls_the_new_workers(local: Local) -> None:
@@ -88,10 +89,10 @@ def test_replicated_modules_optimizers_and_counters_survive_bit_for_bit(local: L
 def test_fewer_workers_on_some_of_the_slots(local: Local) -> None:
     group = RayWorkerGroup(RayResourcePool([4]), RayClassWithInitArgs(Counting, 5))
     placement = group.resource_pool.placement_now
-    prepared = prepare(group, subset(placement, placement.slots[:2]))
-    assert len(prepared.started.actors) == 2
+    prepared = prepare(state_of(group), subset(placement, placement.slots[:2]))
+    assert len(prepared.actors) == 2
     assert group.place() == [(rank, 4) for rank in range(4)]
-    abandon(group, prepared)
+    abandon(state_of(group), prepared)
     assert group.add(1) == [6] * 4
 
 
@@ -123,27 +124,27 @@ def test_a_constructor_that_raises_leaves_the_group_as_it_was(local: Local) -> N
     group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Counting, 2))
     Faults.stage, Faults.rank = "__init__", 1
     with pytest.raises(WorkerStartError, match="rank 1"):
-        prepare(group, group.resource_pool.placement_now)
+        prepare(state_of(group), group.resource_pool.placement_now)
     assert group.add(1) == [3, 3]
 
 
 @pytest.mark.parametrize("stage", ["save_state", "load_state"])
 def test_a_hook_that_raises_names_group_rank_and_method(local: Local, stage: str) -> None:
     group = RayWorkerGroup(RayResourcePool([2]), RayClassWithInitArgs(Counting), name_prefix="actor")
-    prepared = prepare(group, group.resource_pool.placement_now)
+    prepared = prepare(state_of(group), group.resource_pool.placement_now)
     Faults.stage, Faults.rank = stage, 1
     with pytest.raises(WorkerMethodError, match=rf"actor\.{stage} raised RuntimeError on rank 1"):
-        hand_over(group, prepared, save_state(group, 5.0), 5.0)
-    abandon(group, prepared)
+        hand_over(state_of(group), prepared, save_state(state_of(group), 5.0), 5.0)
+    abandon(state_of(group), prepared)
     assert group.add(1) == [1, 1]
 
 
 def test_a_group_closed_meanwhile_takes_no_new_workers(local: Local) -> None:
     group = RayWorkerGroup(RayResourcePool([1]), RayClassWithInitArgs(Stateless))
-    prepared = prepare(group, group.resource_pool.placement_now)
+    prepared = prepare(state_of(group), group.resource_pool.placement_now)
     group.close()
-    with pytest.raises(PoolClosedError, match="was closed while it was rebuilt"):
-        switch(group, prepared, "a test")
+    with pytest.raises(PoolClosedError, match="was closed while its workers were replaced"):
+        switch(state_of(group), prepared, "a test")
 
 
 def test_a_call_that_waits_at_the_gate_goes_on_with_the_new_workers(local: Local) -> None:

@@ -22,9 +22,12 @@ from core import (
 )
 from core.errors import UsageError, WorkerDiedError, WorkerStartError
 from core.events import CallStarted, GroupRebuilt, Notice, WorkerEnded, WorkerStarted
+from core.group.group_state import GroupState
+from core.group.worker_group import state_of
+from core.group.worker_set import WorkerSet
 from core.lifecycle import restart
-from core.lifecycle.replace_workers import Prepared, hand_over
-from core.lifecycle.survivors import handed_out
+from core.lifecycle.replace_workers import hand_over
+from core.lifecycle.survivors import collect_states
 from core.testing import RecordingObserver, local_controller
 from core.worker.live import ReplicatedState
 
@@ -212,7 +215,7 @@ def test_survivors_that_are_stuck_in_the_failed_call_are_not_waited_for_for_ever
     with pytest.raises(WorkerDiedError):
         one.wait()
     assert one.add() == [(0, 1), (1, 1), (2, 1)]
-    assert "ranks 0, 2 did not hand it out within 0.05 s, still in a call" in seen.of(GroupRebuilt)[0].reason
+    assert "ranks 0, 2 did not save it within 0.05 s, still in a call" in seen.of(GroupRebuilt)[0].reason
 
 
 def test_a_group_is_restarted_as_often_as_it_may_be(seen: RecordingObserver) -> None:
@@ -245,7 +248,7 @@ def test_state_outlives_new_workers_that_do_not_come_up(seen: RecordingObserver)
             one.add()
     assert one.add() == [(0, 2), (1, 2), (2, 2)]
     assert "with the survivors' state" in seen.of(GroupRebuilt)[-1].reason
-    assert one._restarts.saved is None
+    assert state_of(one).restarts.saved is None
 
 
 def test_ends_are_told_once_however_often_a_restart_is_tried(seen: RecordingObserver) -> None:
@@ -284,14 +287,14 @@ def test_state_outlives_a_new_worker_that_dies_while_it_takes_it_over(
     kill(one, 1, seen)
     Wary.n_raises = n_raises
 
-    def dying(root: RayWorkerGroup, prepared: Prepared, states: Any, timeout_s: float) -> None:
+    def dying(root: GroupState, workers: WorkerSet, states: Any, timeout_s: float) -> None:
         monkeypatch.undo()
         if not n_raises:
-            prepared.started.actors[1].kill()
+            workers.actors[1].kill()
         try:
-            hand_over(root, prepared, states, timeout_s)
+            hand_over(root, workers, states, timeout_s)
         finally:
-            prepared.started.actors[1].kill()
+            workers.actors[1].kill()
 
     monkeypatch.setattr(restart, "hand_over", dying)
     with pytest.raises(WorkerStartError, match="its state is kept") as caught:
@@ -306,11 +309,11 @@ def test_a_survivor_that_died_unheard_is_done_without(seen: RecordingObserver, m
     one.add()
     kill(one, 0, seen)
 
-    def dying(crew: Any, kept: Any, survivors: list[int], timeout_s: float) -> Any:
-        crew.actors[1].kill()
-        return handed_out(crew, kept, survivors, timeout_s)
+    def dying(live: Any, saving: Any, survivors: list[int], timeout_s: float) -> Any:
+        live.workers.actors[1].kill()
+        return collect_states(live, saving, survivors, timeout_s)
 
-    monkeypatch.setattr(restart, "handed_out", dying)
+    monkeypatch.setattr(restart, "collect_states", dying)
     assert one.add() == [(0, 2), (1, 2), (2, 2)]
     assert seen.of(GroupRebuilt)[-1].reason.endswith("with the survivors' state")
 

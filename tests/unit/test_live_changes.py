@@ -366,7 +366,7 @@ class TestOperations:
             case _:
                 pool.resize([3])
         assert controller.plane.operation(operation.id).state is OperationState.SUCCEEDED
-        assert controller.runtime.due is None
+        assert not controller.runtime.safe_point.is_due
 
     def test_a_driver_that_waits_at_a_paused_gate_makes_the_change_there(self, local: Local) -> None:
         controller = local[0]
@@ -438,7 +438,7 @@ class TestOperations:
         await_state(controller, operation, OperationState.WAITING_FOR_SAFE_POINT)
         under_way = controller.plane._under_way
         assert under_way is not None
-        under_way.undertaking.deadline = time.monotonic() + 0.3
+        under_way.executor.deadline = time.monotonic() + 0.3
         controller.checkpoint()
         done = controller.plane.operation(operation.id)
         assert done.state is OperationState.EXPIRED

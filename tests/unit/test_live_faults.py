@@ -51,7 +51,7 @@ def end_soon(controller: Controller) -> None:
     """Bring the deadline of the change under way near, once it is prepared: that takes long on a busy machine."""
     under_way = controller.plane._under_way
     assert under_way is not None
-    under_way.undertaking.deadline = time.monotonic() + 0.3
+    under_way.executor.deadline = time.monotonic() + 0.3
 
 
 class Scene:
@@ -106,7 +106,7 @@ class Scene:
             assert {key: set(names) for key, names in runtime.slot_tenants.items()} == self.seats
         assert len(runtime.holdings.holders()) == 4
         assert sorted(map(len, runtime.slot_tenants.values())) == [2] * 4
-        assert runtime.due is None
+        assert not runtime.safe_point.is_due
         assert not any(event.died for event in self.seen.of(WorkerEnded))
 
 
@@ -175,8 +175,8 @@ def test_a_new_worker_that_dies_before_the_switch_is_taken_back(
     operation = scene.controller.plane.submit(Resize("pool", "ada", (2,)))
     under_way = scene.controller.plane._under_way
     assert under_way is not None
-    assert eventually(lambda: scene.controller.runtime.due is not None)
-    under_way.undertaking._new.prepared["learner"].started.actors[1].kill()
+    assert eventually(lambda: scene.controller.runtime.safe_point.is_due)
+    under_way.executor._staged.prepared["learner"].actors[1].kill()
     scene.controller.checkpoint()
     done = scene.controller.plane.operation(operation.id)
     assert done.state is OperationState.FAILED
@@ -197,7 +197,7 @@ def test_an_old_worker_that_is_dead_fails_the_change_and_the_rest_goes_on(scenes
 
 def test_a_state_that_takes_too_long_expires_and_is_taken_back(scene: Scene) -> None:
     operation = scene.controller.plane.submit(Resize("pool", "ada", (2,)))
-    assert eventually(lambda: scene.controller.runtime.due is not None)
+    assert eventually(lambda: scene.controller.runtime.safe_point.is_due)
     end_soon(scene.controller)
     Faults.stage, Faults.rank = "slow save_state", 1
     scene.controller.checkpoint()
@@ -230,7 +230,7 @@ def test_an_interrupt_in_the_drain_ends_the_driver_and_leaves_the_pool_as_it_was
     scene = scenes(*ROOMY)
     refs = scene.actor.wait_later()
     operation = scene.controller.plane.submit(Resize("pool", "ada", (2,)))
-    assert eventually(lambda: scene.controller.runtime.due is not None)
+    assert eventually(lambda: scene.controller.runtime.safe_point.is_due)
 
     def interrupted(*_: object) -> PoolState:
         raise KeyboardInterrupt
@@ -278,7 +278,7 @@ def test_a_driver_that_ends_while_workers_come_up_or_wait_leaves_nothing(stage: 
     assert under_way is not None
     assert under_way.starter is not None
     assert eventually(lambda: scene.cluster.free != scene.free)
-    assert stage or eventually(lambda: scene.controller.runtime.due is not None)
+    assert stage or eventually(lambda: scene.controller.runtime.safe_point.is_due)
     scene.close()
     assert scene.controller.plane.operation(operation.id).state is OperationState.FAILED
     assert not under_way.starter.is_alive()
@@ -289,12 +289,12 @@ def test_a_driver_that_ends_while_workers_come_up_or_wait_leaves_nothing(stage: 
 def test_a_pool_that_is_closed_while_its_change_waits_keeps_no_slots(scenes: Scenes) -> None:
     scene = scenes(*ROOMY)
     operation = scene.controller.plane.submit(Resize("pool", "ada", (6,)))
-    assert eventually(lambda: scene.controller.runtime.due is not None)
+    assert eventually(lambda: scene.controller.runtime.safe_point.is_due)
     scene.pool.close()
     assert eventually(lambda: scene.cluster.free == ROOMY[0])
     failed = scene.controller.plane.operation(operation.id)
     assert (failed.state, failed.error) == (OperationState.FAILED, "pool pool was closed meanwhile")
-    assert scene.controller.runtime.due is None
+    assert not scene.controller.runtime.safe_point.is_due
 
 
 def test_a_second_controller_that_ends_while_its_change_waits_is_not_connected_again() -> None:
@@ -303,7 +303,7 @@ def test_a_second_controller_that_ends_while_its_change_waits_is_not_connected_a
             pool = RayResourcePool([2], max_colocate_count=2, name_prefix="pool")
             RayWorkerGroup(pool, RayClassWithInitArgs(Counting, 1), name_prefix="actor")
             operation = first.plane.submit(Resize("pool", "ada", (3,)))
-            assert eventually(lambda: first.runtime.due is not None)
+            assert eventually(lambda: first.runtime.safe_point.is_due)
         first.checkpoint()
         assert first.plane.operation(operation.id).state is OperationState.FAILED
         assert not second.runtime.connected
@@ -317,7 +317,7 @@ def test_a_deadline_may_be_as_far_away_as_one_likes(scenes: Scenes) -> None:
     assert eventually(lambda: scene.controller.plane.operation(paused.id).state is OperationState.SUCCEEDED)
     scene.controller.resume("pool")
     resized = scene.controller.plane.submit(Resize("pool", "ada", (2,), deadline_s=float("inf")))
-    assert eventually(lambda: scene.controller.runtime.due is not None)
+    assert eventually(lambda: scene.controller.runtime.safe_point.is_due)
     assert scene.actor.place() == [(0, 2), (1, 2)]
     assert scene.controller.plane.operation(resized.id).state is OperationState.SUCCEEDED
 
@@ -390,13 +390,13 @@ class TestReconfigure:
             group = RayWorkerGroup(pool, RayClassWithInitArgs(Staying), name_prefix="actor", on_death="restart")
             free = runtime.cluster.free
             operation = controller.plane.submit(Resize("pool", "ada", (3,)))
-            assert eventually(lambda: runtime.due is not None)
+            assert eventually(lambda: runtime.safe_point.is_due)
             group.workers[1].kill()
             assert seen.await_count(WorkerEnded, 1)[-1].died
             if restarted:  # By a thread that was past its border when the change became due.
-                due, runtime.due = runtime.due, None
+                actions, runtime.safe_point._actions = runtime.safe_point._actions, ()
                 assert group.place() == [(0, 2), (1, 2)]
-                runtime.due = due
+                runtime.safe_point._actions = actions
             assert group.place() == [(0, 2), (1, 2)]
             failed = controller.plane.operation(operation.id)
             assert failed.state is OperationState.FAILED
@@ -411,7 +411,7 @@ def test_a_call_that_waits_gets_the_typed_error_of_a_pool_that_failed(scenes: Sc
     Faults.stage, Faults.rank, Faults.times = "load_state", 0, 2
     refs = scene.actor.wait_later()
     operation = scene.controller.plane.submit(Resize("pool", "ada", (2,)))
-    assert eventually(lambda: scene.controller.runtime.due is not None)
+    assert eventually(lambda: scene.controller.runtime.safe_point.is_due)
     got: list[BaseException] = []
 
     def call() -> None:

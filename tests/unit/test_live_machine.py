@@ -334,7 +334,7 @@ class LiveChanges(RuleBasedStateMachine):
         order = [state.value for state in OperationState]
         for path in paths.values():
             assert [order.index(state) for state in path] == sorted(order.index(state) for state in path), path
-        assert self.controller.runtime.due is None
+        assert not self.controller.runtime.safe_point.is_due
 
 
 def fields_of(command: Command) -> dict[str, Any]:

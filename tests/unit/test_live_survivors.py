@@ -104,5 +104,5 @@ def test_nobody_left_is_said(seen: RecordingObserver) -> None:
     pool = two_nodes()
     group = group_on(pool, Learning)
     kill(group, 0, 1, 2, 3, seen=seen)
-    with pytest.raises(LiveStateError, match=r"all 4 ranks of group g died and none can hand its state out, or close"):
+    with pytest.raises(LiveStateError, match=r"all 4 ranks of group g died and none can save its state, or close"):
         pool.resize([2])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from core import RayClassWithInitArgs, ReplicatedState, Worker, create_colocated_worker_raw_cls
-from core.worker import Keeping, hands_over, keeping, savers, unkept
+from core.worker import StatePolicy, can_save_state, savers, state_policy, unsaved
 
 
 class Nothing(Worker):
@@ -67,16 +67,16 @@ class Replicated(ReplicatedState, Worker):
 @pytest.mark.parametrize(
     ("user_class", "expected"),
     [
-        (Nothing, Keeping.NOTHING),
-        (Stateless, Keeping.STATELESS),
-        (Stateful, Keeping.STATE),
-        (OddHooks, Keeping.NOTHING),
-        (Staying, Keeping.RECONFIGURE),
-        (Replicated, Keeping.STATE),
+        (Nothing, StatePolicy.NOTHING),
+        (Stateless, StatePolicy.STATELESS),
+        (Stateful, StatePolicy.STATE),
+        (OddHooks, StatePolicy.NOTHING),
+        (Staying, StatePolicy.RECONFIGURE),
+        (Replicated, StatePolicy.STATE),
     ],
 )
-def test_a_class_says_how_its_state_survives(user_class: type, expected: Keeping) -> None:
-    assert keeping(user_class) is expected
+def test_a_class_says_how_its_state_survives(user_class: type, expected: StatePolicy) -> None:
+    assert state_policy(user_class) is expected
 
 
 def fused(*roles: type) -> type:
@@ -85,15 +85,15 @@ def fused(*roles: type) -> type:
 
 
 def test_roles_in_one_process_are_kept_if_each_is() -> None:
-    assert keeping(fused(Stateless, Stateless)) is Keeping.STATELESS
-    assert keeping(fused(Stateless, Replicated)) is Keeping.STATE
+    assert state_policy(fused(Stateless, Stateless)) is StatePolicy.STATELESS
+    assert state_policy(fused(Stateless, Replicated)) is StatePolicy.STATE
     mixed = fused(Replicated, Nothing, Staying)
-    assert keeping(mixed) is Keeping.NOTHING
-    assert unkept(mixed) == ("Nothing", "Staying")
+    assert state_policy(mixed) is StatePolicy.NOTHING
+    assert unsaved(mixed) == ("Nothing", "Staying")
     assert savers(mixed) == (Replicated,)
-    assert not hands_over(fused(Stateless))
-    assert (savers(Replicated), unkept(Replicated)) == ((Replicated,), ())
-    assert (savers(Staying), unkept(Staying)) == ((), ("Staying",))
+    assert not can_save_state(fused(Stateless))
+    assert (savers(Replicated), unsaved(Replicated)) == ((Replicated,), ())
+    assert (savers(Staying), unsaved(Staying)) == ((), ("Staying",))
 
 
 def test_each_role_is_handed_its_own_states() -> None:

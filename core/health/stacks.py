@@ -14,14 +14,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from core.cluster import Cluster
 from core.errors import UnknownNameError
-from core.group.call_tracker import CallTracker
-from core.group.in_flight import calls_in_flight
-from core.group.worker_set import Crew
 from core.health.evidence import process_state
-from core.health.monitor import health_of
+from core.health.in_flight import calls_in_flight
+from core.health.monitor import monitor_of
+from core.health.watched_process import WatchedProcess
 from core.runtime import Runtime
-from core.worker.process_info import STACKS_SIGNAL, Traces, machine
+from core.worker.process_info import STACKS_SIGNAL, ProcessInfo, machine
 
 _ANSWER_S = 3.0
 _SETTLED_S = 0.05
@@ -40,31 +40,31 @@ def dump(runtime: Runtime, call_id: int, timeout_s: float = 15.0) -> dict[int, s
         UnknownNameError: No call of that number is in flight.
     """
     call = next((call for call in calls_in_flight(runtime) if call.call_id == call_id), None)
-    tracker = runtime.live_calls.get(call_id)
-    if call is None or not isinstance(tracker, CallTracker):
+    live_call = runtime.live_calls.get(call_id)
+    if call is None or live_call is None:
         raise UnknownNameError(f"no call {call_id} is in flight", name=str(call_id))
-    crew = health_of(tracker.runtime).crew_of(call.group)
+    watched = monitor_of(live_call.runtime).ranks_of(call.group)
     ranks = [out.rank for out in call.out]
-    if crew is None or not ranks:
+    if watched is None or not ranks:
         return dict.fromkeys(ranks, "its worker is not watched any more")
+    processes = [watched.process(rank) for rank in ranks]
     with ThreadPoolExecutor(min(len(ranks), _MAX_THREADS), thread_name_prefix="podium-stacks") as pool:
-        texts = pool.map(partial(_of_rank, crew, timeout_s=timeout_s), ranks)
+        texts = pool.map(partial(_of_rank, watched.cluster, timeout_s=timeout_s), processes)
         return dict(zip(ranks, texts, strict=True))
 
 
-def _of_rank(crew: Crew, rank: int, timeout_s: float) -> str:
-    identity = crew.identities[rank]
-    if identity.pid == os.getpid():
-        return _of_thread(f"podium-{crew.names[rank]}")
-    if identity.traces.machine == machine():
-        return of_process(identity.traces, identity.pid)
+def _of_rank(cluster: Cluster, process: WatchedProcess, timeout_s: float) -> str:
+    if process.pid == os.getpid():
+        return _of_thread(f"podium-{process.name}")
+    if process.info.machine == machine():
+        return of_process(process.info, process.pid)
     try:
-        return str(crew.cluster.run_on(crew.nodes[rank], of_process, (identity.traces, identity.pid), timeout_s))
+        return str(cluster.run_on(process.node, of_process, (process.info, process.pid), timeout_s))
     except Exception as error:
-        return f"node {crew.nodes[rank]} did not answer: {type(error).__name__}: {error}"
+        return f"node {process.node} did not answer: {type(error).__name__}: {error}"
 
 
-def of_process(traces: Traces, pid: int, by_spy: bool = True) -> str:
+def of_process(info: ProcessInfo, pid: int, by_spy: bool = True) -> str:
     """Return the stacks of a worker's process; runs on its machine. ``by_spy`` is False to do without py-spy."""
     state = process_state(pid)
     if not state or state == "Z":
@@ -75,9 +75,9 @@ def of_process(traces: Traces, pid: int, by_spy: bool = True) -> str:
         return (stopped if state == "T" else "") + spied
     if state == "T":
         return stopped
-    if not traces.stacks or not _listens(traces, pid):
+    if not info.stacks or not _listens(info, pid):
         return f"process {pid} answers no {STACKS_SIGNAL.name}: its worker class has a use of its own for the signal"
-    return _asked(traces, pid)
+    return _asked(info, pid)
 
 
 def _spied(pid: int) -> str:
@@ -95,7 +95,7 @@ def _spied(pid: int) -> str:
     return ""
 
 
-def _listens(traces: Traces, pid: int) -> bool:
+def _listens(info: ProcessInfo, pid: int) -> bool:
     """Tell whether the signal is safe to send: the process is that worker, and catches it."""
     try:
         opened = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
@@ -103,15 +103,15 @@ def _listens(traces: Traces, pid: int) -> bool:
     except OSError:
         return False
     caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return traces.stacks in opened and bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
+    return info.stacks in opened and bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 _asking = threading.Lock()
 
 
-def _asked(traces: Traces, pid: int) -> str:
+def _asked(info: ProcessInfo, pid: int) -> str:
     """Ask the process for its stacks by a signal and return what it then writes."""
-    path = Path(traces.stacks)
+    path = Path(info.stacks)
     # Two who ask at a time would each take a part of the other's answer.
     with _asking:
         before = path.stat().st_size

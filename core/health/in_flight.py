@@ -9,8 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from core.events import RankState
-from core.group.call_tracker import CallTracker
-from core.runtime import Runtime
+from core.runtime import LiveCall, Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +50,9 @@ def calls_in_flight(runtime: Runtime, own: bool = False) -> tuple[CallInFlight, 
     """Return the calls of a driver that are in flight, the oldest first; ``own`` leaves out joined runtimes'."""
     now_ns = runtime.clock.now_ns()
     # A copy in one operation: calls come and go on other threads.
-    trackers = [call for call in list(runtime.live_calls.values()) if isinstance(call, CallTracker)]
-    trackers = [tracker for tracker in trackers if not own or tracker.runtime is runtime]
-    first: dict[tuple[str, int], int] = {}
-    return tuple(_seen(tracker, now_ns, first) for tracker in sorted(trackers, key=lambda one: one.facts.call_id))
+    calls = [call for call in list(runtime.live_calls.values()) if not own or call.runtime is runtime]
+    oldest: dict[tuple[str, int], int] = {}
+    return tuple(_view(call, now_ns, oldest) for call in sorted(calls, key=lambda call: call.facts.call_id))
 
 
 def ranks_out(runtime: Runtime) -> set[tuple[str, int]]:
@@ -102,19 +100,19 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    said = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {said}"
+    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}"
 
 
-def _seen(tracker: CallTracker, now_ns: int, first: dict[tuple[str, int], int]) -> CallInFlight:
-    """Return a call as a value; ``first`` is the oldest call that each rank is out with, and learns from this one."""
-    facts = tracker.facts
-    asked = sorted(tracker.asked)
+def _view(call: LiveCall, now_ns: int, oldest: dict[tuple[str, int], int]) -> CallInFlight:
+    """Return a call as a value; ``oldest`` has the oldest call that each rank works on, and learns from this one."""
+    facts = call.facts
+    asked = sorted(call.asked)
     out = []
     for rank, submitted_ns, is_out in asked:
         if is_out:
-            oldest = first.setdefault((facts.group, rank), facts.call_id)
-            behind = 0 if oldest == facts.call_id else oldest
+            first_id = oldest.setdefault((facts.group, rank), facts.call_id)
+            behind = 0 if first_id == facts.call_id else first_id
             out.append(RankOut(rank, max(0.0, (now_ns - submitted_ns) / 1e9), behind))
     return CallInFlight(
         call_id=facts.call_id,
@@ -127,5 +125,5 @@ def _seen(tracker: CallTracker, now_ns: int, first: dict[tuple[str, int], int]) 
         seconds=max(0.0, (now_ns - facts.at_ns) / 1e9),
         out=tuple(out),
         answered=tuple(rank for rank, _, is_out in asked if not is_out),
-        failed=tracker.has_failed,
+        failed=call.has_failed,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core.errors import UnknownNameError
-from core.group.stacks import dump
+from core.health.stacks import dump
 from core.testing import local_controller
 from tests.group_workers import Held, Waiting
 

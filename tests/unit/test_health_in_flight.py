@@ -8,7 +8,7 @@ import pytest
 
 from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core.errors import WorkerMethodError
-from core.group.in_flight import calls_in_flight
+from core.health.in_flight import calls_in_flight
 from core.testing import FakeClock, RecordingObserver, local_controller
 from tests.group_workers import Held, Waiting
 
