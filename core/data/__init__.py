@@ -9,6 +9,12 @@ from core.data.merge import union_numpy_dict, union_tensor_dict
 from core.data.meta import PerPart
 from core.data.padding import DataProtoConfig
 from core.data.proto import DataProto, DataProtoItem
+from core.data.raw_tensors import (
+    deserialize_single_tensor,
+    deserialize_tensordict,
+    serialize_single_tensor,
+    serialize_tensordict,
+)
 from core.data.reshape import (
     collate_fn,
     fold_batch_dim,
@@ -17,13 +23,7 @@ from core.data.reshape import (
     unfold_batch_dim,
     unpad_dataproto,
 )
-from core.data.wire import (
-    deserialize_single_tensor,
-    deserialize_tensordict,
-    pack,
-    serialize_single_tensor,
-    serialize_tensordict,
-)
+from core.data.wire import pack
 
 __all__ = [
     "BatchData",

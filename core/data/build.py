@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from core.data.tensors import Array, fill_objects
+from core.data.kinds import check_array, check_tensor
+from core.data.objects import Array, array_of_rows, object_array
 from core.errors import BatchError, MissingKeyError
 
 
@@ -25,6 +26,8 @@ def batch_of(tensors: Mapping[str, Any], num_batch_dims: int = 1) -> TensorDict:
             value = batch_of(value)
         if not isinstance(value, (torch.Tensor, TensorDictBase)):
             raise BatchError(f"tensors[{key!r}] is a {type(value).__name__}, not a tensor; arrays go into non_tensors")
+        if isinstance(value, torch.Tensor):
+            check_tensor(value, f"tensors[{key!r}]")
         sizes[key] = _leading_sizes(key, value, num_batch_dims)
     wanted = next(iter(sizes.values()))
     for key, size in sizes.items():
@@ -50,33 +53,19 @@ def arrays_of(non_tensors: Mapping[str, Any]) -> dict[str, Array]:
     """Return arrays as they are, and lists as object arrays.
 
     Raises:
-        BatchError: A value is neither.
+        BatchError: A value is neither, or an array of a type that cannot be a column, such as a masked one.
     """
     arrays: dict[str, Array] = {}
     for key, value in non_tensors.items():
         if isinstance(value, np.ndarray) and value.ndim:
-            arrays[key] = value
+            check_array(value, f"non_tensors[{key!r}]")
+            # Of an array in a file only the values travel; what is on the driver is then of that type too.
+            arrays[key] = value.view(np.ndarray) if type(value) is np.memmap else value
         elif isinstance(value, (list, tuple, range)):
             arrays[key] = object_array(list(value))
         else:
             raise BatchError(f"non_tensors[{key!r}] is a {type(value).__name__}; it must be an array or a list of rows")
     return arrays
-
-
-def object_array(values: Sequence[Any]) -> Array:
-    """Return an object array of rows; lists of equal length, however deep, become further axes.
-
-    Only lists and tuples are opened: a tensor, an array or a string stays one object.
-    """
-    shape = [len(values)]
-    level: list[Any] = list(values)
-    while level and all(type(item) in (list, tuple) for item in level):
-        lengths = {len(item) for item in level}
-        if len(lengths) != 1 or 0 in lengths:
-            break
-        shape.append(lengths.pop())
-        level = [inner for item in level for inner in item]
-    return fill_objects(level).reshape(shape)
 
 
 def check_columns(batch: Any, arrays: Any) -> None:
@@ -96,6 +85,7 @@ def check_columns(batch: Any, arrays: Any) -> None:
     for key, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.ndim == 0:
             raise BatchError(f"non_tensor_batch[{key!r}] is a {type(array).__name__}, not an array with rows")
+        check_array(array, f"non_tensor_batch[{key!r}]")
         first = first or (key, int(array.shape[0]))
         if array.shape[0] != first[1]:
             raise BatchError(
@@ -126,7 +116,7 @@ def split_tensordict(tensordict: TensorDictBase) -> tuple[dict[str, Any], dict[s
     value: Any
     for key, value in tensordict.items():
         if isinstance(value, NonTensorStack):
-            arrays[key] = _rows_to_array(
+            arrays[key] = array_of_rows(
                 [item.data if isinstance(item, NonTensorData) else item.tolist() for item in value.tensordicts]
             )
         elif isinstance(value, NonTensorData):
@@ -134,18 +124,3 @@ def split_tensordict(tensordict: TensorDictBase) -> tuple[dict[str, Any], dict[s
         else:
             tensors[key] = value
     return tensors, arrays, meta
-
-
-def _rows_to_array(rows: Sequence[Any]) -> Array:
-    """Undo ``rows_of_array``: rows that are numpy scalars or arrays of one type become an array of that type."""
-    kinds = {type(row) for row in rows}
-    if len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic):
-        return np.array(list(rows))
-    if kinds == {np.ndarray} and len({(row.dtype, row.shape) for row in rows}) == 1:
-        return np.stack(list(rows))
-    return fill_objects(rows)
-
-
-def rows_of_array(array: Array) -> list[Any]:
-    """Return an array's rows as the objects they are."""
-    return [array[number] for number in range(array.shape[0])]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from core.data.objects import Array
 from core.data.tensors import (
-    Array,
     cat_arrays,
     cat_tensordicts,
     check_same_keys,

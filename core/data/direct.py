@@ -23,7 +23,8 @@ import torch
 from core.cluster.fetching import offer, take, take_by_store
 from core.cluster.ray_transport import NoDirectTransport, Offer
 from core.data.memory import raw_bytes
-from core.data.wire import Parcel, local_device, pack, sending
+from core.data.raw_tensors import local_device
+from core.data.wire import Parcel, pack, sending
 from core.errors import CallTimeoutError, WorkerDiedError
 
 _ALIGNED_BYTES = 64

@@ -14,6 +14,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from core.data.memory import raw_bytes
+from core.data.objects import one_axis
 from core.data.ragged import is_jagged, ragged_dim
 
 _Pairs = set[tuple[int, int]]
@@ -60,7 +61,11 @@ def _numbers_equal(one: Any, other: Any) -> bool:
 
 def _arrays_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], seen: _Pairs) -> bool:
     if one.shape != other.shape:
-        return False
+        # Lists of one length have two axes where they were put in, and one where they have come back.
+        as_put_in, as_got = one_axis(one), one_axis(other)
+        return as_put_in.shape == as_got.shape and _arrays_equal(as_put_in, as_got, seen)
+    if isinstance(one, np.ma.MaskedArray) or isinstance(other, np.ma.MaskedArray):
+        return _masked_equal(one, other, seen)
     if one.dtype != other.dtype and not (one.dtype.kind == other.dtype.kind and one.dtype.kind in "US"):
         return False
     if one.dtype.hasobject and one.dtype.names is None:
@@ -71,6 +76,12 @@ def _arrays_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], seen: 
     if one.dtype.kind in "fcmM":
         same = same | ((one != one) & (other != other))
     return bool(np.all(same))
+
+
+def _masked_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], seen: _Pairs) -> bool:
+    if type(one) is not type(other) or not np.array_equal(np.ma.getmaskarray(one), np.ma.getmaskarray(other)):
+        return False
+    return _arrays_equal(np.ma.filled(one), np.ma.filled(other), seen)
 
 
 def _dicts_equal(one: dict[Any, Any], other: dict[Any, Any], seen: _Pairs) -> bool:
@@ -92,7 +103,7 @@ def tensors_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape:
         return False
     if one.layout is not torch.strided:
-        return one.is_sparse and tensors_equal(one.to_dense(), other.to_dense())
+        return tensors_equal(one.to_dense(), other.to_dense())
     if one.is_meta or other.is_meta:
         return one.is_meta and other.is_meta
     return _dense_equal(one.detach(), other.detach().to(one.device))

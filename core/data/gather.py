@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from core.data.columns import Columns
 from core.data.memory import raw_bytes
 from core.data.proto import DataProto
-from core.data.wire import deserialize_single_tensor
+from core.data.raw_tensors import deserialize_single_tensor
 
 # None is torch.distributed's name for the group of all ranks.
 Group: TypeAlias = dist.ProcessGroup | None

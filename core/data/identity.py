@@ -140,16 +140,18 @@ def _columns(value: object) -> _Columns:
     for name, column in columns.items():
         if isinstance(column, np.ndarray) and column.ndim:
             found[name] = column
-        elif (
-            isinstance(column, torch.Tensor) and column.ndim and not column.is_nested and column.layout is torch.strided
-        ):
+        elif isinstance(column, torch.Tensor) and column.ndim and _is_dense(column):
             found[name] = _as_array(column)
     return found
 
 
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+
+
 def _as_array(tensor: torch.Tensor) -> _Array:
     """View a tensor's rows as bytes: any dtype, and NaN is equal to itself."""
-    plain = tensor.detach().cpu().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     n_rows = plain.shape[0]
     if not plain.numel():
         return np.zeros((n_rows, 0))

@@ -49,6 +49,8 @@ def row_numbers(index: RowIndex, n_rows: int) -> torch.Tensor:
 def _as_array(index: RowIndex) -> np.ndarray[Any, Any]:
     if isinstance(index, torch.Tensor):
         return index.detach().cpu().numpy()
+    if isinstance(index, np.ma.MaskedArray):
+        raise TypeError("rows are not selected by a masked array; use index.filled(False), or index.compressed()")
     if isinstance(index, np.ndarray):
         return index
     if isinstance(index, (str, bytes)) or not isinstance(index, Sequence):

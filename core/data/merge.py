@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from core.data.columns import Columns
 from core.data.equality import values_equal
-from core.data.tensors import Array
+from core.data.objects import Array
 from core.errors import BatchError, MergeConflictError
 
 

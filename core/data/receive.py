@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from core.data.kinds import is_plain_tensor
 from core.data.private import private_view
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts
 
@@ -99,10 +100,15 @@ class Loans:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_jagged(tensor):
             return self._jagged(tensor)
-        flat = tensor.values() if tensor.is_nested or tensor.layout is torch.sparse_coo else tensor
-        if flat.device.type != "cpu" or flat.numel() == 0 or not self.hold(flat.data_ptr()):
+        parts = [part for part in _flat(tensor) if part.device.type == "cpu" and part.numel()]
+        if not any(self.hold(part.data_ptr()) for part in parts):
             return tensor
-        return tensor.clone()
+        if is_plain_tensor(tensor) or tensor.is_nested:
+            return tensor.clone()
+        # A clone would be without the attributes of a user's type.
+        own = tensor.as_subclass(torch.Tensor).clone().as_subclass(type(tensor))
+        own.__dict__.update(tensor.__dict__)
+        return own
 
     def _jagged(self, tensor: torch.Tensor) -> torch.Tensor:
         """Settle values and offsets apart: columns that share one offsets tensor go on sharing one."""
@@ -169,6 +175,10 @@ def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tensor.values(), *(part for part in ragged_parts(tensor) if part is not None)
     if tensor.layout is torch.sparse_coo:
         return tensor._values(), tensor._indices()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.values(), tensor.crow_indices(), tensor.col_indices()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.values(), tensor.ccol_indices(), tensor.row_indices()
     return (tensor.values(),) if tensor.is_nested else (tensor,)
 
 

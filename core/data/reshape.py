@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
 from core.data.columns import Columns
 from core.data.equality import values_equal
 from core.data.meta import merge_meta
+from core.data.objects import array_of_rows, one_axis
 from core.data.padding import cycled_numbers
 from core.data.proto import DataProto, DataProtoItem
 from core.data.ragged import from_parts
-from core.data.tensors import Array, fill_objects
 from core.errors import BatchError, MissingKeyError
 
 Batch = TypeVar("Batch", bound=DataProto)
@@ -86,19 +85,20 @@ def _resized(data: Batch, size: tuple[int, ...], n_axes: int) -> Batch:
     batch = None
     if data.batch is not None:
         batch = _resized_tensors(data.batch, size, n_axes)
-    arrays = {key: array.reshape(*size, *array.shape[n_axes:]) for key, array in (data.non_tensor_batch or {}).items()}
+    columns = {key: one_axis(array) for key, array in (data.non_tensor_batch or {}).items()}
+    arrays = {key: array.reshape(*size, *array.shape[n_axes:]) for key, array in columns.items()}
     return data._derive(Columns(batch, arrays, None))
 
 
 def _resized_tensors(batch: TensorDictBase, size: tuple[int, ...], n_axes: int) -> TensorDict:
     columns: dict[str, Any] = {}
     for key, column in batch.items():
-        if isinstance(column, torch.Tensor) and not column.is_nested:
+        if isinstance(column, torch.Tensor) and column.layout is torch.strided and not column.is_nested:
             columns[key] = column.reshape(*size, *column.shape[n_axes:])
         elif type(column) is TensorDict:
             columns[key] = _resized_tensors(column, size, n_axes)
         else:
-            raise BatchError(f"{key!r} is a nested or non-tensor column; its rows cannot be folded or unfolded")
+            raise BatchError(f"{key!r} is a nested, sparse or non-tensor column; its rows cannot be folded or unfolded")
     return TensorDict(columns, batch_size=size[:1], device=batch.device)
 
 
@@ -142,7 +142,9 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     same = all(values_equal(metas[0], meta) for meta in metas)
     batch = _stack_rows(batches) if batches else None
     return DataProto(
-        batch, {key: _column(rows) for key, rows in columns.items()}, dict(metas[0]) if same else merge_meta(metas)
+        batch,
+        {key: array_of_rows(rows) for key, rows in columns.items()},
+        dict(metas[0]) if same else merge_meta(metas),
     )
 
 
@@ -169,10 +171,3 @@ def _stack_tensors(key: str, rows: Sequence[torch.Tensor]) -> torch.Tensor:
     dim = ragged[0]
     ends = torch.tensor([shape[dim] for shape in shapes], device=rows[0].device).cumsum(0)
     return from_parts(torch.cat(list(rows), dim=dim), torch.cat([ends.new_zeros(1), ends]), dim + 1)
-
-
-def _column(rows: Sequence[Any]) -> Array:
-    """Stack numpy values of one dtype and shape; anything else becomes objects."""
-    if all(isinstance(row, (np.generic, np.ndarray)) for row in rows) and len({(r.dtype, r.shape) for r in rows}) == 1:
-        return np.stack(list(rows))
-    return fill_objects(rows)

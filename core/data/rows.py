@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from core.data.kinds import check_tensor, check_tensors
 from core.data.proto import DataProto
 from core.data.shares import Share
 from core.data.tensors import (
@@ -67,7 +68,12 @@ def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
 
     Raises:
         ShareError: A user's type that only knows ``chunk`` cannot be cut unevenly or padded.
+        BatchError: A tensor of a type that cannot be cut and joined.
     """
+    if isinstance(value, torch.Tensor):
+        check_tensor(value, f"argument {argument}")
+    elif isinstance(batch := value.batch if isinstance(value, DataProto) else value, TensorDictBase):
+        check_tensors(batch, f"argument {argument}: ")
     if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)):
         return [_share_of(value, share) for share in shares]
     sizes = {share.size for share in shares}

@@ -14,9 +14,10 @@ from core.data.build import check_keys
 from core.data.columns import cat_columns
 from core.data.index import RowIndex, balanced_sizes, row_number, row_numbers
 from core.data.meta import merge_meta
+from core.data.objects import Array, opened, row_of
 from core.data.padding import padded_numbers
 from core.data.table import DataProtoItem, Table
-from core.data.tensors import Array, take_tensordict
+from core.data.tensors import take_tensordict
 from core.errors import BatchError, UnevenSplitError
 
 AnyTable = TypeVar("AnyTable", bound=Table)
@@ -45,7 +46,7 @@ class RowMethods(Table):
         if isinstance(item, (int, np.integer)):
             row = row_number(int(item), len(self))
             batch = None if self.batch is None else take_tensordict(self.batch, torch.tensor([row]), {})[0]
-            arrays = {key: array[row] for key, array in (self.non_tensor_batch or {}).items()}
+            arrays = {key: row_of(array, row) for key, array in (self.non_tensor_batch or {}).items()}
             return DataProtoItem(batch, arrays, dict(self.meta_info))
         return self.select_idxs(item)
 
@@ -100,6 +101,8 @@ class RowMethods(Table):
             BatchError: Not one whole number per row, or a negative one.
         """
         self.check_consistency()
+        if isinstance(repeat_times, np.ma.MaskedArray):
+            raise BatchError("numbers of repeats cannot be a masked array; use repeat_times.filled(0)")
         times = np.asarray(repeat_times)
         if times.shape != (len(self),) or (times.size and (times.dtype.kind not in "iu" or times.min() < 0)):
             raise BatchError(
@@ -124,6 +127,7 @@ class RowMethods(Table):
         repeated = self.repeat(n_split, interleave=True)
         for key in keys:
             source = self._column(key)
+            source = opened(source) if isinstance(source, np.ndarray) else source
             width = int(source.shape[1]) if source.ndim > 1 and not getattr(source, "is_nested", False) else 0
             if width == 0 or width % n_split:
                 raise BatchError(f"{key!r} of shape {tuple(source.shape)} cannot be cut into {n_split} column chunks")

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from core.data.build import rows_of_array
-from core.data.tensors import Array
+from core.data.objects import Array, rows_of
 from core.data.weight import payload_bytes
 from core.errors import BatchError
 
@@ -71,7 +70,7 @@ def as_tensordict(
     columns: dict[str, Any] = {} if batch is None else dict(batch.items())
     for key, array in arrays.items():
         _check_free(key, columns)
-        rows = [NonTensorData(row) for row in rows_of_array(array)]
+        rows = [NonTensorData(row) for row in rows_of(array)]
         # An empty stack has no row to know its type by: one row, of which none is taken.
         columns[key] = NonTensorStack(*rows) if rows else NonTensorStack(NonTensorData(None))[:0]
     for key, value in meta.items():

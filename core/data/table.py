@@ -13,8 +13,9 @@ from tensordict import TensorDictBase
 from core.data.build import check_columns
 from core.data.columns import Columns
 from core.data.equality import values_equal
+from core.data.kinds import check_tensors
+from core.data.objects import Array
 from core.data.padding import DataProtoConfig
-from core.data.tensors import Array
 from core.data.wire import reduce_object
 from core.errors import BatchError
 
@@ -47,6 +48,8 @@ class Table:
         self.non_tensor_batch = {} if self.non_tensor_batch is None else self.non_tensor_batch
         self.meta_info = {} if self.meta_info is None else self.meta_info
         self.check_consistency()
+        if self.batch is not None:
+            check_tensors(self.batch)
 
     def _derive(self, columns: Columns, meta: Mapping[str, Any] | None = None) -> Self:
         """Return a batch of this one's type and settings, with other columns and a copy of the meta."""

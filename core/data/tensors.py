@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
+from core.data.kinds import check_array, check_tensor
 from core.data.landing import joined_memory
 from core.data.memory import Bytes, plain_memory
+from core.data.objects import Array, ListRows, fill_objects, is_list_rows, one_axis
 from core.data.ragged import RaggedMemo, cat_jagged, cut_jagged, is_jagged, stack_strided, take_jagged
 from core.errors import BatchError, MergeConflictError
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _LARGE_BYTES = 1 << 20
 _INDEXABLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """A type of each width that torch can index everywhere."""
@@ -48,6 +49,8 @@ def cut_tensor(tensor: torch.Tensor, start: int, stop: int, memo: RaggedMemo) ->
         return cut_jagged(tensor, start, stop, memo)
     if tensor.is_nested:
         return stack_strided(tensor.unbind()[start:stop], tensor)
+    if tensor.layout is torch.sparse_coo:
+        return tensor.index_select(0, torch.arange(start, stop, device=tensor.device))
     return tensor[start:stop]
 
 
@@ -55,9 +58,11 @@ def cat_tensors(tensors: Sequence[torch.Tensor], key: str, memo: RaggedMemo) -> 
     """Join tensors along their rows.
 
     Raises:
-        BatchError: Shapes, layouts or devices do not fit.
+        BatchError: Shapes, layouts or devices do not fit, or a tensor is of a type that cannot be joined.
         MergeConflictError: Their dtypes differ and the common one cannot hold all values.
     """
+    for tensor in tensors:
+        check_tensor(tensor, key)
     if len(tensors) == 1:
         return tensors[0]
     first = tensors[0]
@@ -69,7 +74,7 @@ def cat_tensors(tensors: Sequence[torch.Tensor], key: str, memo: RaggedMemo) -> 
         if is_jagged(first):
             return cat_jagged(tensors, memo)
         return stack_strided([row for tensor in tensors for row in tensor.unbind()], first)
-    raw = _cat_memory(tensors)
+    raw = _cat_memory(tensors) if first.layout is torch.strided else None
     if raw is not None:
         n_rows = sum(tensor.shape[0] for tensor in tensors)
         return torch.from_numpy(raw).view(first.dtype).reshape(n_rows, *first.shape[1:])
@@ -191,54 +196,66 @@ def check_same_keys(keys: Sequence[set[str]], what: str, path: str = "") -> None
 
 
 def cat_arrays(arrays: Sequence[Array], key: str) -> Array:
-    """Join arrays along their rows.
+    """Join arrays along their rows, in the very dtype that all have.
 
-    Object arrays whose rows are lists of one length in one part and of another length in the next (made from lists,
-    they have two axes) become an array of lists.
+    Lists of one length in each part stay ``ListRows`` if all parts' are equally long, else they become an array of one
+    axis, as do the rows of object arrays of different widths.
 
     Raises:
-        BatchError: Shapes do not fit.
+        BatchError: Shapes do not fit, or an array is of a type that cannot be joined.
         MergeConflictError: Their dtypes differ and the common one cannot hold all values.
     """
+    for array in arrays:
+        check_array(array, key)
     if len(arrays) == 1:
         return arrays[0]
-    kinds = {array.dtype.kind for array in arrays}
-    if len({array.dtype for array in arrays}) > 1 and "O" not in kinds and not _arrays_survive_promotion(arrays):
+    if any(map(is_list_rows, arrays)):
+        if all(map(is_list_rows, arrays)) and len({array.shape[1:] for array in arrays}) == 1:
+            return _end_to_end(arrays).view(ListRows)
+        arrays = [one_axis(array) for array in arrays]
+    is_mixed = len({array.dtype for array in arrays}) > 1
+    has_objects = any(array.dtype == object for array in arrays)
+    if is_mixed and not has_objects and not _arrays_survive_promotion(arrays):
         raise _different_dtypes(key, [array.dtype for array in arrays])
     raw = _cat_memory(arrays)
     if raw is not None:
         n_rows = sum(array.shape[0] for array in arrays)
         return raw.view(arrays[0].dtype).reshape(n_rows, *arrays[0].shape[1:])
-    if len({array.shape[1:] for array in arrays}) == 1:
-        return np.concatenate(list(arrays))
     filled = [array for array in arrays if array.shape[0]]
-    if "O" in kinds:
-        return np.concatenate([_as_rows(array) for array in filled])
+    if has_objects and (is_mixed or len({array.shape[1:] for array in filled}) > 1):
+        return np.concatenate([_as_rows(array) for array in filled]) if filled else arrays[0]
+    if len({array.shape[1:] for array in arrays}) == 1:
+        return _end_to_end(arrays)
     if len({array.shape[1:] for array in filled}) > 1:
         shapes = ", ".join(str(array.shape) for array in arrays)
         raise BatchError(f"the parts' arrays of key {key!r} cannot be joined: shapes {shapes}")
-    return np.concatenate(filled) if filled else arrays[0]
+    return _end_to_end(filled) if filled else arrays[0]
+
+
+def _end_to_end(arrays: Sequence[Array]) -> Array:
+    """Join arrays of one width; numpy by itself would make byte order and field offsets the machine's own."""
+    dtype = arrays[0].dtype
+    if any(array.dtype != dtype for array in arrays):
+        return np.concatenate(list(arrays))
+    n_rows = sum(array.shape[0] for array in arrays)
+    return np.concatenate(list(arrays), out=np.empty((n_rows, *arrays[0].shape[1:]), dtype))
 
 
 def _arrays_survive_promotion(arrays: Sequence[Array]) -> bool:
     kinds = {array.dtype.kind for array in arrays}
-    if len(kinds) > 1 and not kinds <= set("biufc"):
+    if not (kinds <= set("biufc") or (len(kinds) == 1 and kinds <= set("USmM"))):
         return False
     common = np.result_type(*arrays)
-    if common.kind not in "biufc":
+    if common.kind in "US":
         return True
-    return all(np.array_equal(array.astype(common).astype(array.dtype), array, equal_nan=True) for array in arrays)
+    # Dates of a finer unit end earlier: the year 3000 in nanoseconds is some other year.
+    return common.kind in "biufcmM" and all(
+        np.array_equal(array.astype(common).astype(array.dtype), array, equal_nan=True) for array in arrays
+    )
 
 
 def _as_rows(array: Array) -> Array:
+    """Return rows as objects: numpy's own conversion makes a date of nanoseconds a plain number."""
     if array.ndim == 1:
-        return array.astype(object)
+        return array if array.dtype == object else fill_objects(list(array))
     return fill_objects([row.tolist() if array.dtype == object else row for row in array])
-
-
-def fill_objects(values: Sequence[object]) -> Array:
-    """Return an array of shape ``(len(values),)`` that holds the values as they are."""
-    array = np.empty(len(values), dtype=object)
-    for number, value in enumerate(values):
-        array[number] = value
-    return array

@@ -1,31 +1,35 @@
 """How a batch travels: raw memory as out-of-band buffers (pickle protocol 5), never ``torch.save``.
 
-``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples and object arrays, by a
-``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback`` nothing is
-copied on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as Ray's shared
-memory, becomes the receiver's own (``receive``), so that everything can be written to and no write reaches another.
+``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples, dataclasses and object
+arrays, by a ``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback``
+nothing is copied on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as
+Ray's shared memory, becomes the receiver's own (``receive``), so that everything can be written to and no write reaches
+another.
 
 What comes back: the same dtype, shape, layout and bytes, contiguous. Tensors come back *detached* (``requires_grad``
-False: a graph cannot cross a process, and a leaf that requires grad could not be changed in place). A tensor of a
+False: a graph cannot cross a process, and a leaf that requires grad could not be changed in place); a ``Parameter``
+and a tensor or array in a file come back as plain ones, a user's subclass with its type and attributes. A tensor of a
 device that the receiver lacks comes back on the CPU. The format is in the payload, no setting of the receiver matters.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
+from dataclasses import is_dataclass
 from pickle import PickleBuffer
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import tensordict
 import torch
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 
-from core.data.memory import raw_bytes
+from core.data.kinds import check_tensor, is_plain_tensor
+from core.data.objects import ListRows, is_list_rows, one_axis
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts, stack_strided, tight
-from core.data.receive import received_array, received_memory
+from core.data.raw_tensors import deserialize_single_tensor, local_device, serialize_single_tensor
+from core.data.receive import received_array
 from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -68,7 +72,11 @@ def _pack(value: Any, memo: dict[int, Any]) -> Any:
     kind = type(value)
     if id(value) in memo:
         return memo[id(value)]
-    if kind is np.ndarray and value.dtype == object:
+    if is_list_rows(value):
+        packed = memo[id(value)] = _pack_objects(one_axis(value), memo)
+        return packed
+    is_array = kind is np.ndarray or kind is np.memmap or kind is ListRows
+    if is_array and value.dtype == object:
         return _pack_objects(value, memo)
     if kind is dict:
         mapping = memo[id(value)] = {}
@@ -85,11 +93,44 @@ def _pack(value: Any, memo: dict[int, Any]) -> Any:
         return items
     if kind is tuple:
         return tuple(_pack(item, memo) for item in value)
-    is_array = kind is np.ndarray and not value.dtype.hasobject
-    if is_array or isinstance(value, torch.Tensor) or tensordict.is_tensor_collection(value):
+    if isinstance(value, tuple) and hasattr(kind, "_make"):
+        return kind._make(_pack(item, memo) for item in value)
+    if is_dataclass(kind) and kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+        return _pack_instance(value, memo)
+    if (
+        (is_array and not value.dtype.hasobject)
+        or isinstance(value, torch.Tensor)
+        or tensordict.is_tensor_collection(value)
+    ):
         parcel = memo[id(value)] = Parcel(value)
         return parcel
     return value
+
+
+class _Instance:
+    """Stands for an instance of a dataclass in a pickle: its state packed, else as Python pickles it."""
+
+    __slots__ = ("_content", "_state")
+
+    def fill(self, content: tuple[Any, ...], state: Any) -> None:
+        self._content, self._state = content, state
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new, self._content, self._state
+
+
+def _pack_instance(value: Any, memo: dict[int, Any]) -> Any:
+    """Pack what an instance holds: torch's own pickle copies all of a storage, and fails for some dtypes."""
+    make, content, state, *items = value.__reduce_ex__(4)
+    if make.__name__ != "__newobj__" or any(more is not None for more in items):
+        return value
+    instance = memo[id(value)] = _Instance()
+    instance.fill(content, _pack(state, memo))
+    return instance
+
+
+def _new(kind: type[Any], *args: Any) -> Any:
+    return kind.__new__(kind, *args)
 
 
 def _is_plain(value: Any) -> bool:
@@ -189,15 +230,41 @@ def _reduce_tensor(tensor: torch.Tensor, shared: dict[int, Parcel], protocol: in
     if tensor.is_nested:
         like = Parcel(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
         return _strided, ([Parcel(row) for row in tensor.unbind()], like)
+    if not is_plain_tensor(tensor):
+        return _subclassed, _subclass_parts(tensor)
     if tensor.layout is torch.sparse_coo:
-        whole = tensor.coalesce()
+        whole = tensor.detach().coalesce()
         return _sparse, (Parcel(whole.indices()), Parcel(whole.values()), tuple(whole.shape))
+    if tensor.layout in _COMPRESSED:
+        of_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+        compressed = tensor.crow_indices() if of_rows else tensor.ccol_indices()
+        plain = tensor.col_indices() if of_rows else tensor.row_indices()
+        content = Parcel(compressed), Parcel(plain), Parcel(tensor.values().detach())
+        return _compressed, (*content, tuple(tensor.shape), str(tensor.layout).removeprefix("torch."))
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise BatchError(
-            f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot travel; convert it first "
+            f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot be sent; convert it first "
             f"(tensor.to_dense(), tensor.dequantize())"
         )
     return _dense, _dense_parts(tensor, protocol)
+
+
+_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
+
+def _subclass_parts(tensor: torch.Tensor) -> tuple[Parcel, type[torch.Tensor], Any]:
+    """Take a tensor of a user's type apart: the plain tensor that it is, its type, and its attributes.
+
+    Raises:
+        BatchError: It is not a plain tensor inside: its type answers torch's operations itself, as DTensor does.
+    """
+    kind = type(tensor)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise BatchError(
+            f"a {kind.__module__}.{kind.__qualname__} cannot be sent: this subclass of torch.Tensor holds its values "
+            f"in its own way; send the tensors it is made of, for a DTensor tensor.full_tensor() or tensor.to_local()"
+        )
+    return Parcel(tensor.detach().as_subclass(torch.Tensor)), kind, pack(dict(tensor.__dict__))
 
 
 def _dense_parts(tensor: torch.Tensor, protocol: int) -> tuple[str, tuple[int, ...], Any, str | None]:
@@ -207,56 +274,11 @@ def _dense_parts(tensor: torch.Tensor, protocol: int) -> tuple[str, tuple[int, .
     return dtype, shape, _buffer(raw, protocol), device
 
 
-def serialize_single_tensor(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray[Any, Any]]:
-    """Return a dense tensor's dtype (such as "bfloat16"), shape and bytes.
-
-    The bytes are a uint8 array: a view of the tensor's own memory where that is contiguous and on the CPU.
-    """
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    shape = tuple(int(size) for size in tensor.shape)
-    if tensor.numel() == 0 or tensor.is_meta:
-        return dtype, shape, np.empty(0, dtype=np.uint8)
-    plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu().contiguous()
-    return dtype, shape, raw_bytes(plain).numpy()
-
-
-def deserialize_single_tensor(parts: tuple[str, tuple[int, ...], Any]) -> torch.Tensor:
-    """Build the tensor again from what ``serialize_single_tensor`` gave; it never shares read-only memory.
-
-    Raises:
-        BatchError: The dtype is none of torch's, or there are no bytes.
-    """
-    name, shape, raw = parts
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise BatchError(f"{name!r} is not a dtype of torch {torch.__version__}; the sender runs another version")
-    array = raw if isinstance(raw, np.ndarray) else np.frombuffer(raw, dtype=np.uint8)
-    if array.size == 0:
-        if math.prod(shape):
-            raise BatchError(f"a tensor of shape {tuple(shape)} has come without its bytes")
-        return torch.empty(shape, dtype=dtype)
-    array = received_memory(array)
-    if array.__array_interface__["data"][0] % dtype.itemsize:
-        array = array.copy()
-    return torch.from_numpy(array).view(dtype).reshape(shape)
-
-
 def _dense(dtype: str, shape: tuple[int, ...], raw: Any, device: str | None) -> torch.Tensor:
     if device == "meta":
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
     tensor = deserialize_single_tensor((dtype, shape, raw))
     return tensor if device is None else tensor.to(local_device(device))
-
-
-def local_device(name: str) -> torch.device:
-    """Return the device of that name, the current one of its kind if there are fewer here, else the CPU."""
-    device = torch.device(name)
-    module = getattr(torch, device.type, None)
-    if device.type == "cpu" or module is None or not module.is_available():
-        return torch.device("cpu")
-    if device.index is not None and device.index >= module.device_count():
-        return torch.device(device.type, module.current_device())
-    return device
 
 
 def _jagged(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> torch.Tensor:
@@ -271,6 +293,19 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...])
     return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
 
 
+def _compressed(
+    compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...], layout: str
+) -> torch.Tensor:
+    kind = getattr(torch, layout)
+    return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=kind, check_invariants=False)
+
+
+def _subclassed(tensor: torch.Tensor, kind: type[torch.Tensor], attributes: dict[str, Any]) -> torch.Tensor:
+    made = tensor.as_subclass(kind)
+    made.__dict__.update(attributes)
+    return made
+
+
 def _reduce_tensordict(batch: Any, shared: dict[int, Parcel], protocol: int) -> Reduced:
     device = None if batch.device is None else str(batch.device)
     size = tuple(batch.batch_size)
@@ -283,14 +318,23 @@ def _reduce_tensordict(batch: Any, shared: dict[int, Parcel], protocol: int) -> 
     if not isinstance(batch, TensorDict):
         # Some other tensorclass: a type of its own that knows how to travel.
         return _same, (_Opaque(batch),)
-    return _tensordict, (size, device, [(key, *_column(column, shared, protocol)) for key, column in batch.items()])
+    return _tensordict, (
+        size,
+        device,
+        [(key, *_column(key, column, shared, protocol)) for key, column in batch.items()],
+    )
 
 
-def _column(column: Any, shared: dict[int, Parcel], protocol: int) -> tuple[Any, ...]:
-    """Return what stands for a column: the parts of a dense tensor, or a parcel of anything else."""
-    is_strided = isinstance(column, torch.Tensor) and column.layout is torch.strided
-    if is_strided and not (_sending.apart or column.is_nested or column.is_quantized):
-        return _dense_parts(column, protocol)
+def _column(name: str, column: Any, shared: dict[int, Parcel], protocol: int) -> tuple[Any, ...]:
+    """Return what stands for a column: the parts of a dense tensor, or a parcel of anything else.
+
+    Raises:
+        BatchError: It is a tensor of a type that cannot be a column.
+    """
+    if isinstance(column, torch.Tensor):
+        check_tensor(column, name)
+        if column.layout is torch.strided and not (_sending.apart or column.is_nested):
+            return _dense_parts(column, protocol)
     return (Parcel(column, shared),)
 
 
@@ -338,40 +382,3 @@ def _rebuild(kind: type[Any], state: dict[str, Any]) -> Any:
     made = object.__new__(kind)
     made.__setstate__(state)
     return made
-
-
-def serialize_tensordict(batch: TensorDictBase) -> tuple[tuple[int, ...], str | None, dict[str, Any]]:
-    """Return a flat TensorDict's batch size, device and items.
-
-    A dense item is what ``serialize_single_tensor`` gives, a nested one ``(layout, [one such triple per part])``.
-
-    Raises:
-        BatchError: An item is no tensor.
-    """
-    items: dict[str, Any] = {}
-    for key, tensor in batch.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise BatchError(f"{key!r} is a {type(tensor).__name__}; serialize_tensordict takes tensors only")
-        if tensor.is_nested:
-            parts = [serialize_single_tensor(part) for part in tensor.unbind()]
-            items[key] = (str(tensor.layout).removeprefix("torch."), parts)
-        else:
-            items[key] = serialize_single_tensor(tensor)
-    return tuple(batch.batch_size), None if batch.device is None else str(batch.device), items
-
-
-def deserialize_tensordict(parts: tuple[tuple[int, ...], str | None, dict[str, Any]]) -> TensorDict:
-    """Build the TensorDict again from what ``serialize_tensordict`` gave."""
-    size, device, items = parts
-    columns: dict[str, torch.Tensor] = {}
-    for key, item in items.items():
-        if len(item) == 2:
-            layout, rows = item
-            tensors = [deserialize_single_tensor(row) for row in rows]
-            if layout == "jagged":
-                columns[key] = torch.nested.nested_tensor(tensors, layout=torch.jagged)
-            else:
-                columns[key] = stack_strided(tensors, tensors[0])
-        else:
-            columns[key] = deserialize_single_tensor(item)
-    return TensorDict(columns, batch_size=list(size), device=None if device is None else local_device(device))

@@ -15,7 +15,7 @@ from core.data.batch import payload_bytes
 from core.data.shares import Share
 from core.data.wire import pack, sending
 from core.dispatch import Arguments, Deal, RankArguments
-from core.errors import ObjectStoreFullError, PodiumError, RegistrationError, ShareError
+from core.errors import BatchError, ObjectStoreFullError, PodiumError, RegistrationError, ShareError
 from core.group.bind import Method
 from core.group.call_tracker import CallTracker
 from core.group.live_workers import LiveWorkers
@@ -203,7 +203,7 @@ def _sent(send: Callable[[int, RankArguments], Sent], rank: int, load: Load, tra
     except BaseException as error:
         unsendable = (
             None
-            if isinstance(error, PodiumError)
+            if isinstance(error, PodiumError) and not isinstance(error, BatchError)
             else _unsendable(given, f"{tracker.facts.group}.{tracker.facts.method}")
         )
         tracker.answered(rank, Outcome(error=unsendable or error))
@@ -219,7 +219,7 @@ def _unsendable(given: RankArguments, method: str) -> ShareError | None:
     """Return an error that names the first argument that cannot be pickled, None if all can."""
     for name, value in Arguments(given.args, given.kwargs).named():
         try:
-            cloudpickle.dumps(value)
+            cloudpickle.dumps(pack(value))
         except Exception as error:
             return ShareError(
                 f"argument {name} of {method} is a {type(value).__name__} that cannot be sent to the workers: "
