@@ -115,7 +115,7 @@ class Operation:
     after: str
     progress: str
     plan: Mapping[str, Any] | None
-    stand_still_ms: float
+    downtime_ms: float
     error: str
     document: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
 

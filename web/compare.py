@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.phases import Share, durations_ms, shares_of_call
 from web.source import RunSource
 from web.steps import MethodInSteps, StepsSum
@@ -49,7 +49,7 @@ class Row:
     phases: tuple[tuple[Share, ...], tuple[Share, ...]]
 
 
-def render_compare(source: RunSource, frame: Frame) -> str:
+def load_compare(source: RunSource, frame: Frame) -> Content:
     """Return the page of the query's stretches ``a`` and ``b``, such as 1-10; else of both halves of the run."""
     steps = source.overview().steps
     last = steps[-1].index if steps else 0
@@ -58,10 +58,7 @@ def render_compare(source: RunSource, frame: Frame) -> str:
     halves = ((first, middle), (min(middle + 1, last), last))
     asked = [stretch(frame.params.get(name, "")) or half for name, half in zip("ab", halves, strict=True)]
     a, b = (source.steps_between(*one) for one in asked)
-    return render(
-        "compare.html",
-        frame,
-        source,
+    return Content(
         a=a,
         b=b,
         rows=rows_of(a, b),

@@ -1,20 +1,16 @@
-"""What every page has around its content: the request's ``Frame``, and the templates with their ways to say numbers."""
+"""What every page knows besides the run: the request's ``Frame``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from web.deaths import CallInFlight
 
-from web import units
-from web.pill import N_OPERATIONS, pill_of
-from web.source import RunSource
-
-_TEMPLATES_DIR = Path(__file__).parent / "templates"
+# What a page's template is filled with, by name.
+Content: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +18,11 @@ class Frame:
     """What a page must know besides the run.
 
     ``page`` is the name of the page, such as overview or pools; ``params`` are the URL's query. ``live`` says that the
-    run is still going on and ``/api/v1/stream`` speaks; ``controllable`` that this reader may change the pools, with
+    run is still going on and ``/api/v1/stream`` is open; ``controllable`` that this reader may change the pools, with
     ``csrf`` as proof; else ``control_hint`` says which flag turns control on. ``asset_version`` changes with the files.
-    ``root`` is the path the app is mounted at, without a slash at its end.
+    ``root`` is the path the app is mounted at, without a slash at its end. ``parts_only`` leaves out what a page that
+    follows the run has already: navigation, help and scripts. ``in_flight`` asks the driver itself for its calls in
+    flight; it is None where only the file is there to ask.
     """
 
     page: str
@@ -36,6 +34,13 @@ class Frame:
     plotly_url: str = ""
     control_hint: str = "Read-only."
     root: str = ""
+    parts_only: bool = False
+    in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None
+
+    @property
+    def layout(self) -> str:
+        """Return the template that a page's template extends."""
+        return "parts_layout.html" if self.parts_only else "base.html"
 
     def asset(self, path: str) -> str:
         """Return the URL of a static file, which changes with its content."""
@@ -46,53 +51,3 @@ class Frame:
         given = {name: str(value) for name, value in params.items() if value not in ("", None)}
         query = urlencode(given, errors="replace")
         return f"{self.root}{path}?{query}" if query else f"{self.root}{path}"
-
-
-def render(template: str, frame: Frame, source: RunSource, **content: object) -> str:
-    """Return a page of the run: its template with ``content``, the state pill and the recorder strip."""
-    run = source.run()
-    pill = pill_of(run, source.pools(), source.operations(N_OPERATIONS, None))
-    return _ENVIRONMENT.get_template(template).render(
-        frame=frame, run=run, pill=pill, recorder=source.recorder(), **content
-    )
-
-
-def render_without_run(template: str, frame: Frame, **content: object) -> str:
-    """Return a page that asks nothing of the run, so that it can always be shown."""
-    return _ENVIRONMENT.get_template(template).render(frame=frame, run=None, recorder=None, **content)
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES_DIR),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    says = (
-        units.duration,
-        units.since_start,
-        units.count,
-        units.bytes_size,
-        units.percent,
-        units.rate,
-        units.metric,
-    )
-    environment.filters.update({say.__name__: _or_as_it_is(say) for say in says})
-    return environment
-
-
-def _or_as_it_is(say: Callable[[Any], str]) -> Callable[[object], str]:
-    """Return ``say`` for what is no such number, as it is: SQLite keeps a text in a column of numbers."""
-
-    def said(value: object) -> str:
-        try:
-            return say(value)
-        except (TypeError, ValueError, OverflowError):
-            return str(value)
-
-    return said
-
-
-_ENVIRONMENT = _environment()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from web.figures import figure_specs
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.latency import LatencyMap, MethodLatency, RankMap
 from web.source import RunSource
 
@@ -16,7 +16,7 @@ SLOW = 1.5
 LAST_S = (60, 600, 3600)
 
 
-def render_heatmap(source: RunSource, frame: Frame) -> str:
+def load_heatmap(source: RunSource, frame: Frame) -> Content:
     """Return the page of the query's ``group``, ``method`` and ``last`` seconds; else of the slowest method."""
     run_ms = source.run().duration_ms
     last = frame.params.get("last", "")
@@ -26,10 +26,7 @@ def render_heatmap(source: RunSource, frame: Frame) -> str:
     chosen = choose(methods, frame.params.get("group", ""), frame.params.get("method", ""))
     ranks = None if chosen is None else source.rank_map(chosen.group, from_ms, None, px_for(source, chosen.group))
     shown = None if chosen is None else source.latency_map(chosen.group, chosen.method, from_ms, None, PX)
-    return render(
-        "heatmap.html",
-        frame,
-        source,
+    return Content(
         methods=sorted(methods, key=lambda one: -one.p95_ms),
         chosen=chosen,
         shown=shown,
@@ -39,7 +36,7 @@ def render_heatmap(source: RunSource, frame: Frame) -> str:
         rank_lines=rank_lines(ranks),
         last_s=last_s,
         choices=LAST_S,
-        specs=figure_specs(),
+        specs=None if frame.parts_only else figure_specs(),
     )
 
 

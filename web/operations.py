@@ -1,17 +1,16 @@
-"""The Operations page: what was asked of the pools, what became of it, and every attempt from outside."""
+"""The Operations page: the operations on pools, and every control request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from web.changes import AuditEntry
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.plans import PlanView, plan_view
 from web.source import Operation, RunSource
 
 OPERATIONS_PER_PAGE = 50
 AUDIT_PER_PAGE = 100
-_DONE = frozenset({"succeeded", "failed", "cancelled", "expired"})
 _MAX_DIGITS = 18
 
 
@@ -22,10 +21,9 @@ class OperationRow:
     operation: Operation
     plan: PlanView | None
     asked: AuditEntry | None
-    is_done: bool
 
 
-def render_operations(source: RunSource, frame: Frame) -> str:
+def load_operations(source: RunSource, frame: Frame) -> Content:
     """Return the page, older ones below the query's ``before`` (an operation) and ``audit_before`` (an entry)."""
     before = frame.params.get("before", "") or None
     audit_before = frame.params.get("audit_before", "")
@@ -34,10 +32,7 @@ def render_operations(source: RunSource, frame: Frame) -> str:
         below = None
     operations = source.operations(OPERATIONS_PER_PAGE, before)
     entries = source.audit_entries(AUDIT_PER_PAGE, below)
-    return render(
-        "operations.html",
-        frame,
-        source,
+    return Content(
         rows=operation_rows(operations, entries),
         entries=entries,
         older=operations[-1].id if len(operations) == OPERATIONS_PER_PAGE else None,
@@ -49,4 +44,4 @@ def render_operations(source: RunSource, frame: Frame) -> str:
 def operation_rows(operations: tuple[Operation, ...], entries: tuple[AuditEntry, ...]) -> tuple[OperationRow, ...]:
     """Return ``operations`` each with the accepted attempt among ``entries`` that it came from."""
     asked = {entry.operation_id: entry for entry in entries if entry.operation_id}
-    return tuple(OperationRow(one, plan_view(one.plan), asked.get(one.id), one.state in _DONE) for one in operations)
+    return tuple(OperationRow(one, plan_view(one.plan), asked.get(one.id)) for one in operations)

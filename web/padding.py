@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from web.calls import CallFilter, CallRow
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.source import MethodTotal, RunSource
 
 N_CALLS_BY_STEP = 500
@@ -48,7 +48,7 @@ class StepData:
     bytes_in: int
 
 
-def render_data(source: RunSource, frame: Frame) -> str:
+def load_data(source: RunSource, frame: Frame) -> Content:
     """Return the page."""
     overview = source.overview()
     n_ranks: dict[str, int] = {}
@@ -56,10 +56,7 @@ def render_data(source: RunSource, frame: Frame) -> str:
         n_ranks[worker.group] = max(n_ranks.get(worker.group, 0), worker.rank + 1)
     methods = tuple(method_data(total, n_ranks.get(total.group, 1)) for total in overview.methods)
     calls = source.calls(N_CALLS_BY_STEP, None, CallFilter()).items
-    return render(
-        "data.html",
-        frame,
-        source,
+    return Content(
         methods=sorted(methods, key=lambda one: (-one.wasted_ms, -one.total.bytes_out)),
         steps=by_step(calls),
         n_calls_by_step=len(calls),

@@ -1,4 +1,4 @@
-"""The steps of a call as the pages name, define and add them up."""
+"""The phases of a call: names, definitions and sums."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ class Phase:
 
 
 PHASES = (
-    Phase("gate", "From the call until the pool let it pass. A paused pool holds its calls here."),
+    Phase("gate", "Waiting for the pool to accept the call. Calls on a paused pool wait here."),
     Phase(
-        "dispatch", "From there until the arguments had become one share per rank: split, pad, put in the object store."
+        "dispatch",
+        "Splitting and padding the arguments into one shard per rank, and putting them in the object store.",
     ),
     Phase("execute", "Submitting the remote calls to all ranks."),
     Phase(
         "wait",
-        "From the first submission until the last rank's result was ready. For a non-blocking call it begins when its "
-        "future is first awaited: time in between is the driver's own and never counted as waiting.",
+        "From the end of the submission until the last rank's result is ready. For a non-blocking call it starts when "
+        "the future is first awaited.",
     ),
-    Phase("collect", "Making one result of all ranks' results."),
-    Phase("unpad", "Taking the padding rows out of the result again."),
+    Phase("collect", "Combining the results of all ranks into one."),
+    Phase("unpad", "Removing the padding rows from the result."),
 )
-OUTSIDE = Phase("driver", "The driver's own code, between calls.")
+OUTSIDE = Phase("driver", "Code of the driver outside calls.")
 
 
 class Phased(Protocol):

@@ -1,4 +1,4 @@
-"""Plans of live changes as pages show them: what was where before, and is where after."""
+"""Plans of live changes as pages and REST show them: what was where before, and what is where after."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _HOW = {
-    "untouched": "stays as it is",
-    "stateless": "built anew, it keeps no state",
-    "state": "built anew, its state is carried over",
-    "reconfigure": "its processes stay and are told their new ranks",
+    "unchanged": "not changed",
+    "stateless": "rebuilt without state",
+    "state": "rebuilt, state carried over",
+    "reconfigure": "processes kept, ranks reassigned",
 }
+# The record keeps plans under the names on the left.
+_FIELDS = {
+    "stand_still_s": "downtime_s",
+    "drains": "in_flight",
+    "lost": "lost_state",
+    "why_not_prepared": "not_prepared_reason",
+}
+_WITHOUT_DOWNTIME = frozenset({"pause", "resume"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +32,8 @@ class PoolBox:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFate:
-    """What becomes of a group, in words."""
+class GroupChange:
+    """What a plan does to a group, ``how`` in words."""
 
     group: str
     from_pool: str
@@ -33,78 +41,117 @@ class GroupFate:
     size_before: int
     size_after: int
     how: str
+    is_changed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """A plan as a map before, a map after, and a line per group."""
+    """A plan as a map before, a map after, and a line per group.
 
+    ``in_flight`` are the calls that it waits for, ``lost_state`` is what would be lost, each in words; ``downtime_ms``
+    is the estimate of how long the driver is blocked, 0 where there is none, and ``estimate_from`` says what it is
+    estimated from.
+    """
+
+    kind: str
     before: tuple[PoolBox, ...]
     after: tuple[PoolBox, ...]
-    groups: tuple[GroupFate, ...]
+    groups: tuple[GroupChange, ...]
     prepared: bool
-    why_not_prepared: str
-    drains: tuple[str, ...]
-    lost: tuple[str, ...]
-    stand_still_ms: float
+    not_prepared_reason: str
+    in_flight: tuple[str, ...]
+    lost_state: tuple[str, ...]
+    downtime_ms: float
+    estimate_from: str
+
+    @property
+    def moves_slots(self) -> bool:
+        """Whether a pool looks different afterwards."""
+        return [(box.name, box.process_on_nodes) for box in self.before] != [
+            (box.name, box.process_on_nodes) for box in self.after
+        ]
+
+    @property
+    def has_downtime(self) -> bool:
+        """Whether the driver is blocked while it is applied."""
+        return self.kind not in _WITHOUT_DOWNTIME
 
 
 def plan_view(text: str) -> PlanView | None:
     """Return the plan that an operation kept as JSON text, or None when it kept none that can be read."""
     try:
         plan = json.loads(text) if text else None
-        return _view(plan) if isinstance(plan, Mapping) else None
+    except (ValueError, RecursionError):
+        return None
+    return plan_of(plan)
+
+
+def plan_of(plan: object) -> PlanView | None:
+    """Return the plan in a JSON document, or None when it is not a plan."""
+    try:
+        return _view(public_names(plan)) if isinstance(plan, Mapping) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def how_in_words(how: str) -> str:
-    """Return what a plan does with a group's state, for people."""
-    return _HOW.get(how, how)
+def public_names(plan: Mapping[str, object]) -> dict[str, object]:
+    """Return a recorded plan under the names that REST and the pages use."""
+    named = {_FIELDS.get(name, name): value for name, value in plan.items()}
+    groups = named.get("groups")
+    if isinstance(groups, list | tuple):
+        named["groups"] = [
+            {**group, "how": "unchanged"} if isinstance(group, Mapping) and group.get("how") == "untouched" else group
+            for group in groups
+        ]
+    return named
 
 
 def _view(plan: Mapping[str, object]) -> PlanView:
     pools = _items(plan["pools"])
-    moves = _items(plan["groups"])
-    fates = tuple(
-        GroupFate(
-            str(move["group"]),
-            str(move["from_pool"]),
-            str(move["to_pool"]),
-            _whole(move["world_size_before"]),
-            _whole(move["world_size_after"]),
-            how_in_words(str(move["how"])),
-        )
-        for move in moves
-    )
+    groups = tuple(_group_change(group) for group in _items(plan["groups"]))
     return PlanView(
+        kind=str(plan.get("kind") or ""),
         before=tuple(
-            PoolBox(str(pool["pool"]), _sizes(pool["before"]), _on(fates, str(pool["pool"]), before=True))
+            PoolBox(str(pool["pool"]), _sizes(pool["before"]), _on(groups, str(pool["pool"]), before=True))
             for pool in pools
             if pool["before"]
         ),
         after=tuple(
-            PoolBox(str(pool["pool"]), _sizes(pool["after"]), _on(fates, str(pool["pool"]), before=False))
+            PoolBox(str(pool["pool"]), _sizes(pool["after"]), _on(groups, str(pool["pool"]), before=False))
             for pool in pools
             if pool["after"]
         ),
-        groups=fates,
+        groups=groups,
         prepared=bool(plan.get("prepared")),
-        why_not_prepared=str(plan.get("why_not_prepared") or ""),
-        drains=tuple(map(str, _list(plan.get("drains")))),
-        lost=tuple(map(str, _list(plan.get("lost")))),
-        stand_still_ms=float(str(plan.get("stand_still_s") or 0.0)) * 1000,
+        not_prepared_reason=str(plan.get("not_prepared_reason") or ""),
+        in_flight=tuple(map(str, _list(plan.get("in_flight")))),
+        lost_state=tuple(map(str, _list(plan.get("lost_state")))),
+        downtime_ms=float(str(plan.get("downtime_s") or 0.0)) * 1000,
+        estimate_from=str(plan.get("estimate_from") or ""),
     )
 
 
-def _on(fates: tuple[GroupFate, ...], pool: str, *, before: bool) -> tuple[tuple[str, int], ...]:
+def _group_change(group: Mapping[str, object]) -> GroupChange:
+    how, from_pool, to_pool = str(group["how"]), str(group["from_pool"]), str(group["to_pool"])
+    return GroupChange(
+        str(group["group"]),
+        from_pool,
+        to_pool,
+        _whole(group["world_size_before"]),
+        _whole(group["world_size_after"]),
+        _HOW.get(how, how),
+        is_changed=how != "unchanged" or from_pool != to_pool,
+    )
+
+
+def _on(groups: tuple[GroupChange, ...], pool: str, *, before: bool) -> tuple[tuple[str, int], ...]:
     if before:
-        return tuple((fate.group, fate.size_before) for fate in fates if fate.from_pool == pool)
-    return tuple((fate.group, fate.size_after) for fate in fates if fate.to_pool == pool)
+        return tuple((group.group, group.size_before) for group in groups if group.from_pool == pool)
+    return tuple((group.group, group.size_after) for group in groups if group.to_pool == pool)
 
 
 def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _items(value: object) -> list[Mapping[str, object]]:
@@ -117,5 +164,5 @@ def _sizes(value: object) -> tuple[int, ...]:
 
 def _whole(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     return value

@@ -1,7 +1,7 @@
-"""The pools as they were before a change: what the changes after it did is taken back, the youngest first.
+"""The pools as they were before a change: what the changes after it did is undone, newest first.
 
 Plans say which pools a change made of which, and where each group went; the record says on which slots a generation of
-a pool sat, and which workers lived then.
+a pool was placed, and which workers were alive then.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Past:
 
 
 def moments(changes: tuple[OperationRow, ...]) -> tuple[Moment, ...]:
-    """Return the moments between ``changes``, which come the youngest first, in the order of time; the last is now."""
+    """Return the moments between ``changes``, newest first, in the order of time; the last is now."""
     if not changes:
         return ()
-    after = [Moment(row.operation.id, f"after the {row.operation.kind} of {row.operation.pool}") for row in changes]
-    return (Moment(START, "as the driver made them"), *after[:0:-1], replace(after[0], id=""))
+    after = [Moment(row.operation.id, f"after {row.operation.kind} of {row.operation.pool}") for row in changes]
+    return (Moment(START, "initial"), *after[:0:-1], replace(after[0], id=""))
 
 
 def as_of(
@@ -48,7 +48,7 @@ def as_of(
     workers: tuple[Worker, ...],
     generations: tuple[PoolGeneration, ...],
 ) -> Past:
-    """Return what stood at ``moment``; ``pools`` are those that stand now, ``changes`` come the youngest first."""
+    """Return what stood at ``moment``; ``pools`` are those that stand now, ``changes`` come newest first."""
     ids = [row.operation.id for row in changes]
     undone = changes[: ids.index(moment.id)] if moment.id in ids else changes
     if not undone or not moment.id:

@@ -1,4 +1,4 @@
-"""The Pools page: every slot where it sits, who is on it, and how the pools came to be what they are."""
+"""The Pools page: the placement of every slot, the workers on it, and the change history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from web.changes import PoolGeneration, Slot
 from web.deaths import CallInFlight
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.operations import OperationRow, operation_rows
 from web.pool_history import Past, as_of, moments
 from web.source import Pool, RunSource, Worker
@@ -61,7 +61,7 @@ class PoolMap:
         return sum(cell.state == state for row in self.rows for cell in row.cells)
 
 
-def render_pools(source: RunSource, frame: Frame) -> str:
+def load_pools(source: RunSource, frame: Frame) -> Content:
     """Return the page; of a run that is over, the pools as they were at its end.
 
     The query's ``at`` names the change after which they are shown, "start" for before them all.
@@ -78,16 +78,13 @@ def render_pools(source: RunSource, frame: Frame) -> str:
     else:
         past = as_of(chosen, changes, shown, source.workers(), source.pool_generations())
         found = pool_map(past.pools, past.workers, past.generations, ())
-    return render(
-        "pools.html",
-        frame,
-        source,
+    return Content(
         map=found,
         n_gone=len(pools) - len(shown),
         history=changes,
         moments=line,
         chosen=chosen,
-        under_way=[row for row in rows if not row.is_done],
+        under_way=[row for row in rows if not row.operation.done],
     )
 
 
@@ -98,7 +95,7 @@ def standing(pools: tuple[Pool, ...], operations: tuple[OperationRow, ...]) -> t
         return living
     made: set[str] = set()
     gone: set[str] = set()
-    for row in operations:  # the youngest first: what it made, an older one cannot have ended
+    for row in operations:  # newest first: what it made, an older one cannot have ended
         if row.plan is not None and row.operation.state == "succeeded":
             after = {box.name for box in row.plan.after}
             gone |= {box.name for box in row.plan.before} - after - made
@@ -115,7 +112,7 @@ def pool_map(
     """Return the map of ``pools``."""
     newest = {(worker.group, worker.rank): worker for worker in workers}
     own = {pool.name: tuple(one for one in generations if one.pool == pool.name) for pool in pools}
-    # A pool that was closed has let go of its groups; its last workers still say which they were.
+    # A closed pool has no groups any more; its last workers tell which it had.
     last = {pool.name: _groups(pool, newest) for pool in pools}
     slots = {pool.name: _slots(pool, last[pool.name], own[pool.name], newest) for pool in pools}
     nodes = tuple(sorted({slot.node for held in slots.values() for slot in held}, key=_natural))

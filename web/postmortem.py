@@ -1,4 +1,4 @@
-"""The page of a run's end: what killed the driver, who died first, what was in flight, what each rank did last."""
+"""The page Post-mortem: why the driver ended, which worker died first, calls in flight, the last state of each rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from web.deaths import CallInFlight, Death
 from web.figures import figure_specs
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.source import Lane, Run, RunSource, Timeline, Worker
 
 LAST_MS = 60_000.0
@@ -20,7 +20,7 @@ _ABORTED_WITHIN_MS = 30_000.0
 _SIGNALS = {
     "Aborted": "SIGABRT",
     "Segmentation fault": "SIGSEGV, a fault in native code",
-    "Bus error": "SIGBUS, often a full /dev/shm or a file that was cut while it was mapped",
+    "Bus error": "SIGBUS, often a full /dev/shm or a truncated memory-mapped file",
     "Illegal instruction": "SIGILL",
     "Floating point exception": "SIGFPE",
 }
@@ -52,17 +52,14 @@ class RankAtEnd:
     method: str
 
 
-def render_postmortem(source: RunSource, frame: Frame) -> str:
+def load_postmortem(source: RunSource, frame: Frame) -> Content:
     """Return the page; of a run that goes on or ended well it says so."""
     run = source.run()
     deaths = source.deaths()
     crash_text = source.crash_text()
     in_flight = source.in_flight(N_IN_FLIGHT)
     seen = _last_spans(source, run.duration_ms)
-    return render(
-        "postmortem.html",
-        frame,
-        source,
+    return Content(
         verdict=verdict(run, deaths, crash_text),
         ended_at=wall_time(run, run.duration_ms),
         deaths=deaths,
@@ -80,12 +77,12 @@ def render_postmortem(source: RunSource, frame: Frame) -> str:
 def verdict(run: Run, deaths: tuple[Death, ...], crash_text: str) -> Verdict:
     """Return what became of ``run`` and, of a death, the most that its file can prove."""
     if run.state == "running":
-        return Verdict("open", "This run is still going on.", _worker_deaths(deaths, "so far"))
+        return Verdict("open", "The run is in progress.", _worker_deaths(deaths, "so far"))
     if run.state == "ended":
-        headline = "This run ended well; nothing died." if not deaths else "This run ended well."
-        return Verdict("good", headline, _worker_deaths(deaths, "on the way"))
+        headline = "The run ended normally. No worker died." if not deaths else "The run ended normally."
+        return Verdict("good", headline, _worker_deaths(deaths, "during the run"))
     if run.state == "failed":
-        return Verdict("bad", "The driver ended with an error.", _worker_deaths(deaths, "before"))
+        return Verdict("bad", "The driver ended with an error.", _worker_deaths(deaths, "before that"))
     return Verdict("bad", "The driver died.", _why(run, deaths, crash_text))
 
 
@@ -143,7 +140,7 @@ def _worker_deaths(deaths: tuple[Death, ...], when: str) -> str:
         return ""
     first = deaths[0]
     n = "One worker" if len(deaths) == 1 else f"{len(deaths)} workers"
-    return f"{n} died {when}; the first was {first.group} · rank {first.rank}: {first.cause}."
+    return f"{n} died {when}. First: {first.group} · rank {first.rank}: {first.cause}."
 
 
 def _why(run: Run, deaths: tuple[Death, ...], crash_text: str) -> str:
@@ -151,12 +148,12 @@ def _why(run: Run, deaths: tuple[Death, ...], crash_text: str) -> str:
     culprit = next((d for d in deaths if d.policy in {"", "abort"}), None)
     if culprit is not None and signal in {"", "SIGABRT"} and run.duration_ms - culprit.at_ms < _ABORTED_WITHIN_MS:
         return (
-            f"A worker's death ended it: {culprit.group} · rank {culprit.rank}, {culprit.cause}. "
-            "Its group's policy is abort, so the driver was ended by SIGABRT."
+            f"Caused by the death of {culprit.group} · rank {culprit.rank}: {culprit.cause}. "
+            "The group's policy is abort, so the driver was ended with SIGABRT."
         )
     if signal:
-        return f"It was ended by {signal}; what each of its threads was doing is written below."
+        return f"Ended by {signal}. The stacks of all driver threads are below."
     return (
-        "It could not write a last word, as a process cannot that is killed by SIGKILL: by a person, a scheduler, or "
-        f"by the kernel when memory runs out. The kernel's log of {run.host} around that time tells which."
+        "No signal was recorded: most likely SIGKILL, sent by a user, a scheduler or the kernel's OOM killer. "
+        f"Check the kernel log of {run.host} around that time."
     )

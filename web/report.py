@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from web.frame import Frame, render
+from web.frame import Content
 from web.latency import MethodLatency
 from web.phases import shares_of_call, shares_of_wall_time
 from web.postmortem import verdict, wall_time
@@ -18,7 +18,7 @@ N_OPERATIONS = 100
 N_DEATHS = 20
 
 
-def render_report(source: RunSource, frame: Frame, now: datetime | None = None) -> str:
+def load_report(source: RunSource, now: datetime | None = None) -> Content:
     """Return the report as of ``now``."""
     overview = source.overview()
     run = overview.run
@@ -27,10 +27,7 @@ def render_report(source: RunSource, frame: Frame, now: datetime | None = None) 
     percentiles: dict[tuple[str, str], MethodLatency] = {
         (one.group, one.method): one for one in source.latencies(None, None)
     }
-    return render(
-        "report.html",
-        frame,
-        source,
+    return Content(
         overview=overview,
         written_at=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
         ended_at=wall_time(run, run.duration_ms),

@@ -169,11 +169,15 @@ class Happening:
     text: str
 
 
+# The states that an operation ends in.
+END_STATES = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """A control operation and how it went. ``plan`` is its plan as JSON text, or empty.
 
-    ``safe_point_ms`` is how long it waited for the driver's safe point, ``stand_still_ms`` how long that then stood.
+    ``safe_point_ms`` is how long it waited for a safe point, ``downtime_ms`` how long the driver was blocked for it.
     """
 
     id: str
@@ -190,7 +194,12 @@ class Operation:
     progress: str = ""
     plan: str = ""
     safe_point_ms: float = 0.0
-    stand_still_ms: float = 0.0
+    downtime_ms: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether it will not change any more."""
+        return self.state in END_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,5 +356,5 @@ class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSourc
         ...
 
     def close(self) -> None:
-        """Let go of the file; may be called twice."""
+        """Close the file; may be called twice."""
         ...

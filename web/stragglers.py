@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.source import RankTotal, RunSource, Worker
 
 LEAST_CALLS = 10
@@ -38,16 +38,13 @@ class NodeTotal:
     n_slow: int
 
 
-def render_stragglers(source: RunSource, frame: Frame) -> str:
+def load_stragglers(source: RunSource, frame: Frame) -> Content:
     """Return the page, narrowed to the query's ``group``."""
     overview = source.overview()
     ranks = stragglers(overview.ranks, overview.workers)
     group = frame.params.get("group", "")
     shown = tuple(one for one in ranks if group in {"", one.total.group})
-    return render(
-        "stragglers.html",
-        frame,
-        source,
+    return Content(
         ranks=shown,
         nodes=by_node(shown),
         groups=sorted({one.total.group for one in ranks}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from web.deaths import Death
-from web.frame import Frame, render
+from web.frame import Content, Frame
 from web.source import RunSource, Worker
 
 WORKER_STATES = ("alive", "restarted", "dead", "ended")
@@ -34,17 +34,14 @@ class WorkerLane:
     cause: str
 
 
-def render_workers(source: RunSource, frame: Frame) -> str:
+def load_workers(source: RunSource, frame: Frame) -> Content:
     """Return the page, narrowed to the query's ``group`` and ``state``."""
     run = source.run()
     lanes = worker_lanes(source.workers(), source.deaths(), run.duration_ms)
     group, state = frame.params.get("group", ""), frame.params.get("state", "")
     state = state if state in WORKER_STATES else ""
     shown = tuple(lane for lane in lanes if group in {"", lane.group} and state in {"", lane.state})
-    return render(
-        "workers.html",
-        frame,
-        source,
+    return Content(
         lanes=shown,
         n_lanes=len(lanes),
         counts={name: sum(lane.state == name for lane in lanes) for name in WORKER_STATES},

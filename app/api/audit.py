@@ -9,8 +9,7 @@ from typing import Protocol
 
 from app.store.facts import AuditFacts
 from core.events import Event, OperationChanged
-
-_DONE = frozenset({"succeeded", "failed", "cancelled", "expired"})
+from web.source import END_STATES
 
 
 class AuditLog(Protocol):
@@ -94,7 +93,7 @@ class OperationAudit:
 
     def observe(self, event: Event) -> None:
         """Keep the entry of an operation that is done."""
-        if type(event) is not OperationChanged or event.state not in _DONE:
+        if type(event) is not OperationChanged or event.state not in END_STATES:
             return
         detail = f"before {event.before}, after {event.after}"
         self._put(

@@ -36,7 +36,7 @@ class PoolChangeDocument(BaseModel):
 
 
 class GroupMoveDocument(BaseModel):
-    """What a plan does to a group; ``how`` is untouched, stateless, state or reconfigure."""
+    """What a plan does to a group; ``how`` is unchanged, stateless, state or reconfigure."""
 
     group: str
     from_pool: str
@@ -47,16 +47,20 @@ class GroupMoveDocument(BaseModel):
 
 
 class PlanDocument(BaseModel):
-    """What a command would do; ``lost`` is what would not survive, ``stand_still_s`` an estimate."""
+    """What a command would do.
+
+    ``in_flight`` are the calls that it waits for, ``lost_state`` is state that would be lost; ``downtime_s`` is an
+    estimate of how long the driver is blocked.
+    """
 
     kind: str
     pools: list[PoolChangeDocument]
     groups: list[GroupMoveDocument]
     prepared: bool
-    why_not_prepared: str
-    drains: list[str]
-    lost: list[str]
-    stand_still_s: float
+    not_prepared_reason: str
+    in_flight: list[str]
+    lost_state: list[str]
+    downtime_s: float
     estimate_from: str
 
 
@@ -95,7 +99,7 @@ class OperationDocument(BaseModel):
     after: str
     progress: str
     plan: PlanDocument | None
-    stand_still_ms: float
+    downtime_ms: float
     result: ResultDocument | None
     error: OperationErrorDocument | None
 

@@ -16,7 +16,7 @@ from app.api.reading import CallsAsked, TimelineAsked, narrowed_to
 from web.calls import CallPage
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
-from web.report import render_report
+from web.rendering import render_report
 from web.source import Run
 
 router = APIRouter(prefix="/export", responses=PROBLEMS)

@@ -10,33 +10,22 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from app.api.collaborators import Collaborators, Who, With, collaborators
+from app.api.now import calls_now
 from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
 from app.api.tokens import Scope
-from web import compare, heatmap, operations, padding, pages, pool_map, postmortem, stragglers, workers
 from web.frame import Frame
-from web.source import RunSource
+from web.registry import PAGES
+from web.rendering import render_call, render_frame, render_page, render_problem
 
 router = APIRouter(include_in_schema=False)
 _MAX_ID = 2**53
 _FOR_A_YEAR = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "public, no-cache"
-# A page by its path: its name, and what draws it.
-_PAGES: dict[str, tuple[str, Callable[[RunSource, Frame], str]]] = {
-    "/": ("overview", pages.render_overview),
-    "/timeline": ("timeline", pages.render_timeline),
-    "/calls": ("calls", pages.render_calls),
-    "/heatmap": ("heatmap", heatmap.render_heatmap),
-    "/stragglers": ("stragglers", stragglers.render_stragglers),
-    "/data": ("data", padding.render_data),
-    "/compare": ("compare", compare.render_compare),
-    "/pools": ("pools", pool_map.render_pools),
-    "/workers": ("workers", workers.render_workers),
-    "/operations": ("operations", operations.render_operations),
-    "/postmortem": ("postmortem", postmortem.render_postmortem),
-}
-_READ_TOKEN_HINT = "This browser came with the read token; open the URL with the control token to steer."
+# A page that follows the run asks for its parts only.
+_VARY = {"Vary": "X-Podium-Parts"}
+_READ_TOKEN_HINT = "Read-only token. Open the URL with the control token to control this run."
 
 
 @router.get("/calls/{call_id}")
@@ -44,9 +33,9 @@ async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Pa
     """Show one call with its ranks."""
 
     def render(frame: Frame) -> str:
-        found = pages.render_call(has.source, frame, call_id)
+        found = render_call(has.source, frame, call_id)
         if found is None:
-            raise ProblemError(not_found(f"this run has no call {call_id}, or it was pruned"))
+            raise ProblemError(not_found(f"call {call_id} does not exist in this run, or was pruned"))
         return found
 
     return await _page(has, request, who, "call", render)
@@ -57,7 +46,7 @@ async def static(has: With, request: Request, name: str) -> Response:
     """Send a file of the package, compressed where that pays."""
     found = await has.reads.ask(lambda: has.files.get(name))
     if found is None:
-        raise ProblemError(not_found("there is no such file"))
+        raise ProblemError(not_found(f"no file {name!r}"))
     immutable = has.files.is_immutable(name, request.query_params.get("v", ""))
     headers = {"Cache-Control": _FOR_A_YEAR if immutable else _ASK_AGAIN, "ETag": found.etag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == found.etag:
@@ -68,9 +57,15 @@ async def static(has: With, request: Request, name: str) -> Response:
     return Response(found.body, headers=headers, media_type=found.media_type)
 
 
-def _show(page: str, render: Callable[[RunSource, Frame], str]) -> Callable[..., Awaitable[Response]]:
+@router.get("/frame")
+async def frame(has: With, who: Who, request: Request) -> Response:
+    """Show what is around every page and changes: the state of the run and the recorder strip."""
+    return await _page(has, request, who, "frame", lambda frame: render_frame(has.source, frame))
+
+
+def _show(name: str) -> Callable[..., Awaitable[Response]]:
     async def show(has: With, who: Who, request: Request) -> Response:
-        return await _page(has, request, who, page, lambda frame: render(has.source, frame))
+        return await _page(has, request, who, name, lambda frame: render_page(name, has.source, frame))
 
     return show
 
@@ -83,10 +78,10 @@ async def _without_slash(request: Request) -> Response:
     return Response(status_code=308, headers={"Location": f"{root}{path}{query}"})
 
 
-for _path, (_name, _render) in _PAGES.items():
-    router.add_api_route(_path, _show(_name, _render), name=_name)
-    if _path != "/":
-        router.add_route(f"{_path}/", _without_slash)
+for _registered in PAGES:
+    router.add_api_route(_registered.path, _show(_registered.name), name=_registered.name)
+    if _registered.path != "/":
+        router.add_route(f"{_registered.path}/", _without_slash)
 router.add_route("/calls/{call_id}/", _without_slash)
 
 
@@ -96,7 +91,7 @@ def html_problem(files: StaticFiles, root_path: str = "") -> HtmlProblem:
     frame = Frame(page="problem", asset_version=files.version, plotly_url=plotly, root=root_path)
 
     def render(problem: Problem, request_id: str) -> str:
-        return pages.render_problem(frame, problem.status, problem.title, problem.detail, request_id)
+        return render_problem(frame, problem.status, problem.title, problem.detail, request_id)
 
     return render
 
@@ -110,16 +105,17 @@ async def _page(
     has: Collaborators, request: Request, who: Visitor, page: str, render: Callable[[Frame], str]
 ) -> Response:
     params = dict(request.query_params)
+    parts_only = request.headers.get("x-podium-parts", "") == "1"
 
     def draw() -> Response:
-        frame = _frame(has, who, page, params, live=has.source.run().state == "running")
+        frame = _frame(has, who, page, params, live=has.source.run().state == "running", parts_only=parts_only)
         # Half of a surrogate pair in a name of the user's is text too, though no UTF-8 can carry it.
-        return Response(render(frame).encode("utf-8", "replace"), media_type="text/html")
+        return Response(render(frame).encode("utf-8", "replace"), media_type="text/html", headers=_VARY)
 
     return await has.reads.ask(draw)
 
 
-def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], live: bool) -> Frame:
+def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], live: bool, parts_only: bool) -> Frame:
     may_control = has.controllable and who.scope is Scope.CONTROL
     return Frame(
         page=page,
@@ -131,6 +127,8 @@ def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], 
         plotly_url=plotly_url(has.files, has.settings.root_path),
         root=has.settings.root_path,
         control_hint=_hint(has, may_control, live),
+        parts_only=parts_only,
+        in_flight=lambda: calls_now(has),
     )
 
 
@@ -138,7 +136,7 @@ def _hint(has: Collaborators, may_control: bool, live: bool) -> str:
     if may_control:
         return ""
     if has.is_over() or not live:
-        return "The run is over."
+        return "The run has ended."
     if has.is_ending():
-        return "The driver is ending."
-    return _READ_TOKEN_HINT if has.controllable else READ_ONLY_HINT[0].upper() + READ_ONLY_HINT[1:] + "."
+        return "The driver is exiting."
+    return _READ_TOKEN_HINT if has.controllable else f"{READ_ONLY_HINT}."

@@ -24,6 +24,7 @@ from core.errors import (
     UnknownNameError,
     UsageError,
 )
+from web.rendering import render_plan
 
 IfMatch = Annotated[str | None, Header(description='The pool\'s ETag, such as "g3"', max_length=100)]
 Key = Annotated[
@@ -82,7 +83,7 @@ async def submit(asked: Asking, command: Command, body: ControlRequest | None) -
     plane = plane_of(asked.has)
     if asked.dry_run:
         asked.request.scope["podium.note"] = "dry run"
-        return await asked.has.commands.ask(lambda: json_answer(plan_view(_planned(plane, command))))
+        return await asked.has.commands.ask(lambda: _plan_answer(_planned(plane, command), asked.request))
 
     def do() -> Response:
         # Read first: once the plane has taken the command there must be nothing left that can fail.
@@ -94,6 +95,14 @@ async def submit(asked: Asking, command: Command, body: ControlRequest | None) -
         return json_answer(operation_view(plane.operation(operation_id), run), 202, {"Location": location})
 
     return await asked.has.commands.ask(do)
+
+
+def _plan_answer(plan: object, request: Request) -> Response:
+    """Return a plan as JSON, or as a part of a page for the dialog of our own pages."""
+    document = plan_view(plan)
+    if document is not None and "text/html" in request.headers.get("accept", ""):
+        return Response(render_plan(document).encode("utf-8", "replace"), media_type="text/html")
+    return json_answer(document)
 
 
 def plane_of(has: Collaborators) -> ControlPlane:

@@ -11,9 +11,9 @@ import orjson
 from app.store.texts import LINE, MESSAGE, bounded
 from core.control import commands
 from web import source
+from web.plans import public_names
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DONE = frozenset(state.value for state in commands.OperationState if state.done)
 _TITLES = {
     "failed": "The operation failed",
     "cancelled": "The operation was cancelled",
@@ -39,7 +39,7 @@ def plan_view(plan: object) -> dict[str, Any] | None:
     """Return a plan's JSON: of the plan itself, or of the text that the record keeps of it."""
     if isinstance(plan, str):
         return _loaded(plan)
-    return asdict(plan) if is_dataclass(plan) and not isinstance(plan, type) else None
+    return public_names(asdict(plan)) if is_dataclass(plan) and not isinstance(plan, type) else None
 
 
 def operation_view(operation: commands.Operation | source.Operation, run: source.Run) -> dict[str, object]:
@@ -52,16 +52,16 @@ def operation_view(operation: commands.Operation | source.Operation, run: source
         started_ns = run_start_ns(run)
         created_ms = (operation.created_ns - started_ns) / 1e6
         updated_ms = (operation.updated_ns - started_ns) / 1e6
-        stand_still_ms = operation.stand_still_s * 1e3
+        done, downtime_ms = operation.state.done, operation.stand_still_s * 1e3
     else:
         state, created_ms, updated_ms = operation.state, operation.created_ms, operation.updated_ms
-        stand_still_ms = operation.stand_still_ms
+        done, downtime_ms = operation.done, operation.downtime_ms
     return {
         "id": operation.id,
         "kind": operation.kind,
         "pool": operation.pool,
         "state": state,
-        "done": state in _DONE,
+        "done": done,
         "who": operation.who,
         "created_at": (_started(run) + timedelta(milliseconds=created_ms)).isoformat(timespec="milliseconds"),
         "created_ms": round(created_ms, 3),
@@ -71,7 +71,7 @@ def operation_view(operation: commands.Operation | source.Operation, run: source
         "after": operation.after,
         "progress": bounded(operation.progress, LINE),
         "plan": plan_view(operation.plan),
-        "stand_still_ms": round(stand_still_ms, 3),
+        "downtime_ms": round(downtime_ms, 3),
         "result": {"before": operation.before, "after": operation.after} if state == "succeeded" else None,
         # The live plane has it whole, whatever the length; the record has this.
         "error": _error(state, bounded(operation.error, MESSAGE)),
@@ -108,7 +108,7 @@ def _loaded(text: str) -> dict[str, Any] | None:
         found = orjson.loads(text) if text else None
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return public_names(found) if isinstance(found, dict) else None
 
 
 def _started(run: source.Run) -> datetime:

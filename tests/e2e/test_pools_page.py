@@ -112,10 +112,10 @@ def test_a_call_that_hangs_is_shown_with_its_ranks_and_their_stacks(driver: Driv
     try:
         driver.groups["actor"].wait_later()
         item = page.locator("#now .now-item", has_text="wait_later")
-        item.get_by_text("4 of 4 out").wait_for()
+        item.get_by_text("4 of 4 pending").wait_for()
         before = item.locator(".now-for").inner_text()
         until(lambda: item.locator(".now-for").inner_text() != before, "the seconds to go on", 10)
-        item.get_by_role("button", name="Stacks of these ranks").click()
+        item.get_by_role("button", name="Stacks of pending ranks").click()
         page.locator("#stacks pre").first.wait_for()
         assert "rank 3" in page.locator("#stacks").inner_text()
         page.keyboard.press("Escape")
@@ -131,13 +131,13 @@ def test_a_split_shows_its_plan_asks_for_the_name_and_a_double_click_makes_one(d
     dialog = opened(visit, "all", "split")
     dialog.locator("[name=part-name]").nth(0).fill("train")
     dialog.locator("[name=part-size]").nth(0).fill("3")
-    assert "3 + 2 = 5 slots; all has 4 to give" in dialog.locator(".cannot").inner_text()
+    assert "add up to 3 + 2 = 5, but all has 4 slots" in dialog.locator(".cannot").inner_text()
     dialog.locator("[name=part-size]").nth(1).fill("1")
     dialog.locator(".plan-side", has_text="After").get_by_text("train", exact=True).wait_for()
     assert violations(page) == []
     said = dialog.locator(".preview").inner_text()
     assert "4 → 3 ranks" in said
-    assert "it keeps no state" in said
+    assert "rebuilt without state" in said
     submit = dialog.locator("[type=submit]")
     assert submit.is_disabled()
     dialog.locator("[name=confirm]").fill("al")
@@ -145,7 +145,7 @@ def test_a_split_shows_its_plan_asks_for_the_name_and_a_double_click_makes_one(d
     dialog.locator("[name=confirm]").fill("all")
     submit.dblclick()
     dialog.locator(".way .past[data-step=succeeded]").wait_for()
-    assert "The driver stood still for" in dialog.locator(".way-note").inner_text()
+    assert "Downtime:" in dialog.locator(".way-note").inner_text()
     dialog.locator("[data-close]").click()
 
     page.locator("tr[data-pool=train] .slot").nth(2).wait_for()
@@ -165,8 +165,8 @@ def test_who_was_slower_is_told_who_changed_what_and_looks_again(driver: Driver,
     other = Client(driver.server.address, driver.server.control_token)
     other.wait(other.resize("rollout", [2]), timeout_s=60)
     dialog.locator("[type=submit]").click()
-    dialog.get_by_text("Somebody was faster.").wait_for()
-    assert "control did a resize of rollout" in dialog.locator(".cannot").first.inner_text()
+    dialog.get_by_text("The pool was changed in the meantime.").wait_for()
+    assert "Last change by control: resize of rollout" in dialog.locator(".cannot").first.inner_text()
     dialog.locator(".plan-note").wait_for()
     assert dialog.locator("[type=submit]").is_disabled()
     dialog.locator("[name=confirm]").fill("train")
@@ -232,44 +232,57 @@ def test_the_bar_of_every_page_says_when_the_run_is_held(driver: Driver, visit: 
     until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
 
 
-def said(*events: tuple[str, dict[str, object]]) -> str:
-    """Return the body of a stream that ends after ``events``."""
-    return "".join(f"event: {name}\ndata: {json.dumps(told)}\n\n" for name, told in events)
-
-
-WAITING: dict[str, object] = {"id": "op-gone", "state": "waiting_for_safe_point"}
-
-
-def test_the_bar_forgets_a_change_that_was_over_before_the_stream_came_back(driver: Driver, visit: Watched) -> None:
+def test_the_bar_follows_the_run_also_while_there_is_no_stream(driver: Driver, visit: Watched) -> None:
     page, heard = visit.page, len(visit.complaints)
-    body = said(("tick", {"seq": 1, "state": "running"}), ("operation", WAITING))
-    # The stream says so once and breaks; the next is the server's own, which knows of no such change.
-    page.route(
-        "**/api/v1/stream",
-        lambda route: route.fulfill(body=body, headers={"Content-Type": "text/event-stream"}),
-        times=1,
-    )
-    go(visit, driver, "/pools")
-    pill = page.locator(".bar [data-state-pill]")
-    until(lambda: pill.inner_text() == "waiting for safe point", "the bar to say that a change waits", 20)
-    until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
-    del visit.complaints[heard:]
-
-
-def test_the_bar_asks_for_itself_while_there_is_no_stream(driver: Driver, visit: Watched) -> None:
-    page, heard, items = visit.page, len(visit.complaints), [WAITING]
+    other = Client(driver.server.address, driver.server.control_token)
     page.route("**/api/v1/stream", lambda route: route.fulfill(status=503))
-    page.route("**/api/v1/operations?*", lambda route: route.fulfill(json={"items": items, "next_cursor": None}))
     try:
-        go(visit, driver, "/pools")
+        go(visit, driver, "/timeline")
         pill = page.locator(".bar [data-state-pill]")
-        until(lambda: pill.inner_text() == "waiting for safe point", "the bar to say that a change waits", 20)
-        items.clear()
-        until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
+        other.wait(other.pause("whole"), timeout_s=60)
+        until(lambda: pill.inner_text() == "paused", "the bar to say paused", 20)
     finally:
         page.unroute_all()
+    other.wait(other.resume("whole"), timeout_s=60)
+    until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
     # The browser complains of the stream that was refused.
     del visit.complaints[heard:]
+
+
+_READER = """() => {
+  const row = document.querySelectorAll("[data-live-part=calls] tr")[5], link = row.querySelector("a");
+  link.focus();
+  getSelection().selectAllChildren(row.querySelector("code"));
+  scrollTo(0, 300);
+  document.querySelector("#filters [name=step]").value = "77";
+  const top = document.querySelector("[data-live-part=calls] tr").dataset.key;
+  window.before = { link, text: String(getSelection()), top };
+}"""
+_STILL = """() => ({
+  moved: document.querySelector("[data-live-part=calls] tr").dataset.key !== before.top,
+  focus: document.activeElement === before.link && before.link.isConnected,
+  selected: before.text !== "" && String(getSelection()) === before.text,
+  scrolled: scrollY > 200,
+  typed: document.querySelector("#filters [name=step]").value === "77",
+})"""
+
+
+def test_what_a_reader_does_survives_that_the_page_follows_the_run(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/calls")
+    visit.page.evaluate(_READER)
+    until(lambda: visit.page.evaluate(_STILL)["moved"], "newer calls in the list", 20)
+    assert visit.page.evaluate(_STILL) == dict.fromkeys(("moved", "focus", "selected", "scrolled", "typed"), True)
+    go(visit, driver, "/operations")
+    visit.page.locator("details.fold > summary").first.click()
+    visit.page.evaluate("window.opened = document.querySelector('details[open]')")
+    other = Client(driver.server.address, driver.server.control_token)
+    other.wait(other.pause("whole"), timeout_s=60)
+    other.wait(other.resume("whole"), timeout_s=60)
+    until(lambda: "resume" in visit.page.locator(".op-what").first.inner_text(), "the new operations", 20)
+    assert (
+        visit.page.evaluate("opened.isConnected && opened.open && document.querySelectorAll('details[open]').length")
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_every_generation_of_the_pool_is_there_with_the_operation_that_made_it(r
     operations = reader.operations(10, None)
     assert [one.operation_id for one in found[1:]] == [one.id for one in reversed(operations)]
     assert all((one.kind, one.state, bool(one.plan)) == ("resize", "succeeded", True) for one in operations)
-    assert all(0 < one.stand_still_ms < 60_000 for one in operations)
+    assert all(0 < one.downtime_ms < 60_000 for one in operations)
 
 
 def test_a_group_is_one_group_through_all_its_workers(reader: Reader) -> None:

@@ -139,7 +139,7 @@ def test_each_generation_of_a_pool_is_there_with_its_slots_and_its_operation(rea
 
 def test_an_operation_tells_its_plan_its_wait_and_its_stand_still(reader: Reader) -> None:
     (operation,) = reader.operations(5, None)
-    assert (operation.plan, operation.safe_point_ms, operation.stand_still_ms) == ('{"moves": 2}', 6.0, 2.0)
+    assert (operation.plan, operation.safe_point_ms, operation.downtime_ms) == ('{"moves": 2}', 6.0, 2.0)
     (entry,) = reader.audit_entries(5, None)
     assert (entry.actor, entry.operation_id) == ("ada", "op1")
 

@@ -75,7 +75,7 @@ def test_a_dry_run_returns_the_plan_and_changes_nothing(path: str, body: dict[st
     assert response.status_code == 200
     plan = response.json()
     assert plan["kind"] == kind
-    assert {"pools", "groups", "prepared", "drains", "lost", "stand_still_s", "estimate_from"} <= set(plan)
+    assert {"pools", "groups", "prepared", "in_flight", "lost_state", "downtime_s", "estimate_from"} <= set(plan)
     assert (plane_of(house).pools(), plane_of(house).by_id) == (before, {})
     assert [(one.outcome, one.detail) for one in house.audit.entries] == [("asked", ""), ("accepted", "200 dry run")]
 

@@ -16,11 +16,13 @@ from app.api.write_openapi import document
 from app.cli.program import program
 from core.events import Event
 from tests.app_doubles import House
+from web.registry import PAGES
 
 _ROOT = Path(__file__).parents[2]
 _REST = (_ROOT / "docs/rest.md").read_text()
 _EVENTS = (_ROOT / "docs/events.md").read_text()
 _README = (_ROOT / "README.md").read_text()
+_DASHBOARD = (_ROOT / "docs/dashboard.md").read_text()
 
 
 def test_every_route_is_described() -> None:
@@ -33,6 +35,12 @@ def test_every_route_is_described() -> None:
         if f"`{method} {re.sub(r':path}', '}', route.path)}`" not in _REST
     ]
     assert not missing
+
+
+def test_every_page_of_the_dashboard_is_described_and_has_a_route() -> None:
+    paths = {getattr(route, "path", "") for route in House().app.routes}
+    assert not [page.name for page in PAGES if page.path not in paths]
+    assert not [page.name for page in PAGES if not re.search(rf"\| {page.title} `{page.path}[`?]?", _DASHBOARD)]
 
 
 def test_the_written_openapi_document_is_what_the_server_gives() -> None:

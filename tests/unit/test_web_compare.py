@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.web_sample import SampleRun
-from web.compare import Change, render_compare, rows_of, stretch
+from web.compare import Change, rows_of, stretch
 from web.frame import Frame
+from web.rendering import render_page
 from web.steps import MethodInSteps, StepsSum
 
 NOW_MS = 150_000.0
@@ -44,14 +45,14 @@ def test_what_changed_most_comes_first_and_small_changes_are_none() -> None:
 def test_the_page_compares_both_halves_until_it_is_told_which_steps() -> None:
     source = SampleRun(NOW_MS)
     last = source.overview().steps[-1].index
-    halves = render_compare(source, Frame("compare"))
+    halves = render_page("compare", source, Frame("compare"))
     assert f'name="a" size="9" value="1-{(1 + last) // 2}"' in halves
     assert f'name="b" size="9" value="{(1 + last) // 2 + 1}-{last}"' in halves
-    told = render_compare(source, Frame("compare", params={"a": "2", "b": "4-5"}))
+    told = render_page("compare", source, Frame("compare", params={"a": "2", "b": "4-5"}))
     assert "step 2, " in told
     assert "steps 4 to 5, " in told
     n_calls = source.steps_between(4, 5).n_calls
     assert f"{n_calls} calls" in told
-    nothing = render_compare(source, Frame("compare", params={"a": "5000", "b": "5001"}))
-    assert "No call of these steps has ended." in nothing
-    assert "No step yet." in render_compare(SampleRun(NOW_MS, is_empty=True), Frame("compare"))
+    nothing = render_page("compare", source, Frame("compare", params={"a": "5000", "b": "5001"}))
+    assert "No finished call in these steps." in nothing
+    assert "No steps yet." in render_page("compare", SampleRun(NOW_MS, is_empty=True), Frame("compare"))

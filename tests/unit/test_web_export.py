@@ -19,7 +19,7 @@ from tests.unit.web_sample_calls import EVIL
 from web.calls import CallRow
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
-from web.report import render_report
+from web.rendering import render_report
 from web.source import Bars, Lane, Timeline
 
 NOW_MS = 150_000.0
@@ -162,4 +162,4 @@ def test_markup_in_names_is_text_in_the_report() -> None:
 def test_the_report_is_sent_as_a_file() -> None:
     answer = get("/export/report.html")
     assert answer.headers["content-disposition"] == 'attachment; filename="podium-report.html"'
-    assert "No call has ended." in answer.text
+    assert "No finished calls." in answer.text

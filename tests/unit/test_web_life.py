@@ -11,12 +11,13 @@ import pytest
 from tests.unit import web_sample_life
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_life import CRASH_TEXT
-from web import heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
+from web import heatmap, operations, padding, pool_map, postmortem, stragglers, units, workers
 from web.calls import CallFilter
 from web.changes import PoolGeneration, Slot
 from web.deaths import CallInFlight, Death, RankOut
 from web.frame import Frame
 from web.plans import plan_view
+from web.rendering import render_page
 from web.source import Operation, Pool, RankTotal, Run, Worker
 
 NOW_MS = 150_000.0
@@ -43,7 +44,7 @@ def a_death(policy: str = "abort", at_ms: float = NOW_MS - 500.0) -> Death:
 
 
 def test_the_page_of_a_killed_run_says_died_when_and_who_was_first(dead: SampleRun) -> None:
-    text = postmortem.render_postmortem(dead, Frame("postmortem"))
+    text = render_page("postmortem", dead, Frame("postmortem"))
     assert "The driver died." in text
     assert "at 2:30.000" in text
     assert 'datetime="2026-11-29T22:17:30Z">' in text
@@ -63,9 +64,9 @@ def test_the_page_of_a_killed_run_says_died_when_and_who_was_first(dead: SampleR
 
 def test_the_calls_in_flight_name_the_ranks_that_were_out_and_for_how_long(dead: SampleRun) -> None:
     (call,) = dead.in_flight(10)
-    text = postmortem.render_postmortem(dead, Frame("postmortem"))
+    text = render_page("postmortem", dead, Frame("postmortem"))
     assert f'href="/calls/{call.id}"' in text
-    assert f"{len(call.out)} of {call.n_ranks} out:" in text
+    assert f"{len(call.out)} of {call.n_ranks} pending:" in text
     assert re.search(r"rank 1 <span class=\"dim\">\d+ ms", text)
     assert f"<b>in {call.group}.{call.method}</b>" in text
 
@@ -75,29 +76,29 @@ def test_a_run_that_ended_well_says_that_nothing_died() -> None:
         def run(self) -> Run:
             return replace(super().run(), state="ended")
 
-    text = postmortem.render_postmortem(Ended(NOW_MS), Frame("postmortem"))
-    assert "This run ended well; nothing died." in text
+    text = render_page("postmortem", Ended(NOW_MS), Frame("postmortem"))
+    assert "The run ended normally. No worker died." in text
     assert "First dead worker" not in text
     assert "Stacks of the driver" not in text
 
 
 def test_a_run_that_goes_on_says_so_and_shows_what_died_so_far() -> None:
     running = postmortem.verdict(run("running"), (a_death("restart"),), "")
-    assert running.headline == "This run is still going on."
-    assert running.because.startswith("One worker died so far; the first was rollout · rank 3")
+    assert running.headline == "The run is in progress."
+    assert running.because.startswith("One worker died so far. First: rollout · rank 3")
 
 
 @pytest.mark.parametrize(
     ("deaths", "crash_text", "says"),
     [
-        ((a_death(),), CRASH_TEXT, "A worker's death ended it: rollout · rank 3"),
-        ((a_death(),), "", "A worker's death ended it: rollout · rank 3"),
-        ((a_death(at_ms=1000.0),), "", "killed by SIGKILL"),
-        ((a_death("restart"),), "", "killed by SIGKILL"),
-        ((), CRASH_TEXT, "It was ended by SIGABRT"),
-        ((), "Fatal Python error: Segmentation fault\n\nThread", "It was ended by SIGSEGV, a fault in native code"),
-        ((a_death(),), "Fatal Python error: Bus error\n", "It was ended by SIGBUS"),
-        ((), "", "The kernel's log of trainer-0"),
+        ((a_death(),), CRASH_TEXT, "Caused by the death of rollout · rank 3"),
+        ((a_death(),), "", "Caused by the death of rollout · rank 3"),
+        ((a_death(at_ms=1000.0),), "", "most likely SIGKILL"),
+        ((a_death("restart"),), "", "most likely SIGKILL"),
+        ((), CRASH_TEXT, "Ended by SIGABRT"),
+        ((), "Fatal Python error: Segmentation fault\n\nThread", "Ended by SIGSEGV, a fault in native code"),
+        ((a_death(),), "Fatal Python error: Bus error\n", "Ended by SIGBUS"),
+        ((), "", "the kernel log of trainer-0"),
     ],
 )
 def test_why_the_driver_died_is_no_more_than_the_file_can_prove(
@@ -107,10 +108,10 @@ def test_why_the_driver_died_is_no_more_than_the_file_can_prove(
 
 
 def test_the_state_pill_and_the_overview_of_a_dead_run_lead_to_the_post_mortem(dead: SampleRun) -> None:
-    text = pages.render_overview(dead, Frame("overview"))
+    text = render_page("overview", dead, Frame("overview"))
     assert re.search(r'class="pill-link" href="/postmortem"', text)
     assert text.count('href="/postmortem"') >= 3
-    alive = pages.render_overview(SampleRun(NOW_MS), Frame("overview"))
+    alive = render_page("overview", SampleRun(NOW_MS), Frame("overview"))
     assert "pill-link" not in alive
 
 
@@ -130,7 +131,7 @@ def test_a_rank_at_the_end_is_in_its_call_or_idle_since_its_last_one(dead: Sampl
 
 
 def test_what_could_not_be_recorded_is_told_on_the_post_mortem(dead: SampleRun) -> None:
-    text = postmortem.render_postmortem(dead, Frame("postmortem"))
+    text = render_page("postmortem", dead, Frame("postmortem"))
     assert "disk full" in text
     assert "12 events" in text
 
@@ -159,17 +160,17 @@ def test_a_worker_that_a_live_change_replaced_is_no_restart() -> None:
 
 
 def test_the_workers_page_says_pid_clock_and_cause_and_can_be_narrowed(dead: SampleRun) -> None:
-    text = workers.render_workers(dead, Frame("workers"))
+    text = render_page("workers", dead, Frame("workers"))
     assert text.count("data-worker=") == 8
     assert "killed by signal 9 (SIGKILL): out of memory" in text
     assert "−0.20 ms" in text
     assert "± 0.12 ms" in text
     assert '<span data-count="dead">1 dead</span>' in text
-    only = workers.render_workers(dead, Frame("workers", params={"state": "dead"}))
+    only = render_page("workers", dead, Frame("workers", params={"state": "dead"}))
     assert re.findall(r'data-worker="([^"]+)"', only) == ["rollout/3"]
-    none = workers.render_workers(dead, Frame("workers", params={"group": "nobody"}))
+    none = render_page("workers", dead, Frame("workers", params={"group": "nobody"}))
     assert "No worker matches group <code>nobody</code>" in none
-    assert workers.render_workers(dead, Frame("workers", params={"state": "odd"})).count("data-worker=") == 8
+    assert render_page("workers", dead, Frame("workers", params={"state": "odd"})).count("data-worker=") == 8
 
 
 # Pools
@@ -234,30 +235,30 @@ def test_the_slots_of_a_pool_that_the_record_has_not_yet_come_from_its_shape() -
 
 def test_actions_are_there_only_for_who_may_take_them() -> None:
     source = SampleRun(NOW_MS)
-    may = pool_map.render_pools(source, Frame("pools", controllable=True, csrf="secret-7"))
+    may = render_page("pools", source, Frame("pools", controllable=True, csrf="secret-7"))
     assert set(re.findall(r'data-change="(\w+)"', may)) == {"pause", "resize", "split", "merge", "move"}
-    may_not = pool_map.render_pools(source, Frame("pools", control_hint="Start with --control."))
+    may_not = render_page("pools", source, Frame("pools", control_hint="Start with --control."))
     assert "data-change" not in may_not
     assert may_not.count("Start with --control.") >= 3
     source.pool_states["train"] = "paused"
-    assert 'data-change="resume"' in pool_map.render_pools(source, Frame("pools", controllable=True))
+    assert 'data-change="resume"' in render_page("pools", source, Frame("pools", controllable=True))
 
 
 def test_the_pools_page_shows_the_change_that_made_them_what_they_are() -> None:
-    text = pool_map.render_pools(SampleRun(NOW_MS), Frame("pools"))
-    history = text[text.index("How they came to be so") :]
+    text = render_page("pools", SampleRun(NOW_MS), Frame("pools"))
+    history = text[text.index("Change history</h2>") :]
     assert re.findall(r'data-operation="([^"]+)"', history) == ["op-2"]
-    assert "built anew, its state is carried over" in history
+    assert "rebuilt, state carried over" in history
     assert "2 → 4 ranks" in history
-    empty = pool_map.render_pools(SampleRun(NOW_MS, is_empty=True), Frame("pools"))
-    assert "nothing was resized, split, merged or moved" in empty
+    empty = render_page("pools", SampleRun(NOW_MS, is_empty=True), Frame("pools"))
+    assert "Resizes, splits, merges and moves appear here" in empty
 
 
 # Operations
 
 
 def test_every_operation_and_every_attempt_has_a_line() -> None:
-    text = operations.render_operations(SampleRun(NOW_MS), Frame("operations"))
+    text = render_page("operations", SampleRun(NOW_MS), Frame("operations"))
     assert re.findall(r'data-operation="([^"]+)"', text) == ["op-3", "op-2", "op-1"]
     assert re.findall(r'data-outcome="([^"]+)"', text) == ["accepted", "refused", "accepted"]
     for said in ("1.30 s", "740 ms", "no room", "127.0.0.1", "is at generation 2, not 1"):
@@ -301,16 +302,16 @@ def test_a_plan_is_a_map_before_and_a_map_after() -> None:
     assert plan is not None
     assert [(box.name, box.process_on_nodes, box.groups) for box in plan.before] == [("all", (4,), (("actor", 4),))]
     assert [(box.name, box.groups) for box in plan.after] == [("train", (("actor", 2),)), ("rollout", ())]
-    assert (plan.why_not_prepared, plan.stand_still_ms) == ("no slot is free", 3500.0)
+    assert (plan.not_prepared_reason, plan.downtime_ms) == ("no slot is free", 3500.0)
 
 
 def test_older_operations_and_entries_are_a_link_away() -> None:
-    text = operations.render_operations(SampleRun(NOW_MS), Frame("operations", params={"before": "op-3"}))
+    text = render_page("operations", SampleRun(NOW_MS), Frame("operations", params={"before": "op-3"}))
     assert re.findall(r'data-operation="([^"]+)"', text) == ["op-2", "op-1"]
-    text = operations.render_operations(SampleRun(NOW_MS), Frame("operations", params={"audit_before": "2"}))
+    text = render_page("operations", SampleRun(NOW_MS), Frame("operations", params={"audit_before": "2"}))
     assert len(re.findall("data-outcome", text)) == 1
     for nonsense in ("x", "9" * 40, "²", "-1"):
-        text = operations.render_operations(SampleRun(NOW_MS), Frame("operations", params={"audit_before": nonsense}))
+        text = render_page("operations", SampleRun(NOW_MS), Frame("operations", params={"audit_before": nonsense}))
         assert len(re.findall("data-outcome", text)) == 3
 
 
@@ -322,7 +323,7 @@ def test_a_call_whose_ranks_have_all_answered_says_so() -> None:
         def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
             return (CallInFlight(7, "actor", "train", "update", True, 1.0, 99.0, 2, ()),)
 
-    assert "all 2 ranks have answered" in postmortem.render_postmortem(Collecting(NOW_MS), Frame("postmortem"))
+    assert "all 2 ranks returned" in render_page("postmortem", Collecting(NOW_MS), Frame("postmortem"))
 
 
 def test_many_ranks_that_are_out_are_cut_short() -> None:
@@ -331,7 +332,7 @@ def test_many_ranks_that_are_out_are_cut_short() -> None:
             out = tuple(RankOut(rank, 10.0) for rank in range(64))
             return (CallInFlight(7, "actor", "train", "update", True, 1.0, 99.0, 64, out),)
 
-    assert "and 48 more" in postmortem.render_postmortem(Wide(NOW_MS), Frame("postmortem"))
+    assert "and 48 more" in render_page("postmortem", Wide(NOW_MS), Frame("postmortem"))
 
 
 # Latency, Stragglers, Data
@@ -339,10 +340,10 @@ def test_many_ranks_that_are_out_are_cut_short() -> None:
 
 def test_the_latency_page_shows_the_method_that_is_asked_for_else_the_slowest() -> None:
     source = SampleRun(NOW_MS)
-    slowest = heatmap.render_heatmap(source, Frame("heatmap"))
+    slowest = render_page("heatmap", source, Frame("heatmap"))
     assert '<h2 id="heat-title">rollout.generate_sequences</h2>' in slowest
     asked = Frame("heatmap", params={"group": "actor", "method": "update_actor", "last": "60"})
-    text = heatmap.render_heatmap(source, asked)
+    text = render_page("heatmap", source, asked)
     assert '<h2 id="heat-title">actor.update_actor</h2>' in text
     block = re.search(r'id="latency-data">(.*?)</script>', text)
     assert block is not None
@@ -354,29 +355,29 @@ def test_the_latency_page_shows_the_method_that_is_asked_for_else_the_slowest() 
         == n_calls
     )
     for nonsense in ("x", "-5", "0", "9" * 40):
-        assert "generate_sequences" in heatmap.render_heatmap(source, Frame("heatmap", params={"last": nonsense}))
+        assert "generate_sequences" in render_page("heatmap", source, Frame("heatmap", params={"last": nonsense}))
     block = re.search(r'id="ranks-data" data-group="actor">(.*?)</script>', text)
     assert block is not None
     assert [len(row) for row in json.loads(block[1])["over_median"]] == [json.loads(block[1])["n_buckets"]] * 2
-    empty = heatmap.render_heatmap(SampleRun(NOW_MS, is_empty=True), Frame("heatmap"))
-    assert "No call has ended yet" in empty
+    empty = render_page("heatmap", SampleRun(NOW_MS, is_empty=True), Frame("heatmap"))
+    assert "No finished calls yet" in empty
 
 
 def test_a_rank_that_is_slow_in_most_calls_is_first_and_said_to_be_slow() -> None:
     source = SampleRun(NOW_MS)
-    text = stragglers.render_stragglers(source, Frame("stragglers"))
+    text = render_page("stragglers", source, Frame("stragglers"))
     assert re.findall(r'data-rank="([^"]+)"', text)[0] == "rollout/3"
-    assert "1 is slow: the slowest in most calls" in text
+    assert "1 slow (slowest in most calls" in text
     found = stragglers.stragglers(source.overview().ranks, source.workers())
     assert [one.total.rank for one in found if one.is_slow] == [3]
     assert found[0].share > 0.9
     assert all(one.total.lost_ms <= 0.05 * found[0].total.lost_ms for one in found[1:] if one.total.group == "rollout")
     node = stragglers.by_node(found)[0]
     assert (node.node, node.n_slow) == ("node-1", 1)
-    only = stragglers.render_stragglers(source, Frame("stragglers", params={"group": "actor"}))
+    only = render_page("stragglers", source, Frame("stragglers", params={"group": "actor"}))
     assert re.findall(r'data-rank="([^"/]+)/', only) == ["actor", "actor"]
-    nobody = stragglers.render_stragglers(source, Frame("stragglers", params={"group": "nobody"}))
-    assert "No rank of group <code>nobody</code> has run anything" in nobody
+    nobody = render_page("stragglers", source, Frame("stragglers", params={"group": "nobody"}))
+    assert "No rank of group <code>nobody</code> has run a call" in nobody
 
 
 def test_few_calls_and_ranks_that_are_alone_make_no_straggler() -> None:
@@ -387,14 +388,14 @@ def test_few_calls_and_ranks_that_are_alone_make_no_straggler() -> None:
 
 def test_the_sums_of_the_data_page_are_those_of_the_call_table() -> None:
     source = SampleRun(NOW_MS)
-    text = padding.render_data(source, Frame("data"))
+    text = render_page("data", source, Frame("data"))
     calls = source.calls(10_000, None, CallFilter()).items
     assert f"<b>{units.count(sum(call.rows for call in calls))}</b>" in text
     assert f"<b>{units.count(sum(call.padding_rows for call in calls))}</b>" in text
     by_step = padding.by_step(calls)
     assert sum(step.padding_rows for step in by_step) == sum(call.padding_rows for call in calls)
     assert by_step[0].step == max(call.step for call in calls)
-    assert "No call has ended yet" in padding.render_data(SampleRun(NOW_MS, is_empty=True), Frame("data"))
+    assert "No finished calls yet" in render_page("data", SampleRun(NOW_MS, is_empty=True), Frame("data"))
 
 
 def test_time_spent_on_padding_is_its_share_of_what_the_ranks_were_waited_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from dataclasses import replace
@@ -12,9 +11,13 @@ import pytest
 
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
-from web import compare, heatmap, operations, padding, pages, pool_map, postmortem, stragglers, units, workers
+from web import pages, units
 from web.calls import CallDetail, CallFilter, CallPage
+from web.deaths import CallInFlight, RankOut
 from web.frame import Frame
+from web.overview import MAX_STEPS_IN_FIGURE
+from web.registry import PAGES
+from web.rendering import render_call, render_page, render_problem
 from web.source import Overview, Run, Step
 
 NOW_MS = 150_000.0
@@ -46,25 +49,25 @@ class _Page(HTMLParser):
 
 
 def every_page(source: SampleRun, frame: Frame) -> dict[str, str]:
-    call = pages.render_call(source, frame, FAILED_CALL)
-    other = pages.render_call(source, frame, FAILED_CALL - 2)
+    call = render_call(source, frame, FAILED_CALL)
+    other = render_call(source, frame, FAILED_CALL - 2)
     assert call is not None
     assert other is not None
     return {
-        "overview": pages.render_overview(source, frame),
-        "timeline": pages.render_timeline(source, frame),
-        "calls": pages.render_calls(source, frame),
+        "overview": render_page("overview", source, frame),
+        "timeline": render_page("timeline", source, frame),
+        "calls": render_page("calls", source, frame),
         "call": call,
         "other call": other,
-        "heatmap": heatmap.render_heatmap(source, frame),
-        "stragglers": stragglers.render_stragglers(source, frame),
-        "data": padding.render_data(source, frame),
-        "compare": compare.render_compare(source, frame),
-        "pools": pool_map.render_pools(source, frame),
-        "workers": workers.render_workers(source, frame),
-        "operations": operations.render_operations(source, frame),
-        "postmortem": postmortem.render_postmortem(source, frame),
-        "problem": pages.render_problem(frame, 404, EVIL, EVIL, EVIL),
+        "heatmap": render_page("heatmap", source, frame),
+        "stragglers": render_page("stragglers", source, frame),
+        "data": render_page("data", source, frame),
+        "compare": render_page("compare", source, frame),
+        "pools": render_page("pools", source, frame),
+        "workers": render_page("workers", source, frame),
+        "operations": render_page("operations", source, frame),
+        "postmortem": render_page("postmortem", source, frame),
+        "problem": render_problem(frame, 404, EVIL, EVIL, EVIL),
     }
 
 
@@ -102,9 +105,8 @@ def test_no_page_names_another_origin() -> None:
 
 
 def test_the_overview_says_the_runs_numbers_without_javascript(sample: SampleRun) -> None:
-    text = pages.render_overview(sample, Frame("overview"))
-    overview = sample.overview()
-    assert f"{overview.run.n_calls}</b>" in text
+    text = render_page("overview", sample, Frame("overview"))
+    assert f"{sample.overview().run.n_calls}</b>" in text
     assert "2 m 30 s" in text
     assert "generate_sequences" in text
     assert "reward/mean" in text
@@ -113,8 +115,8 @@ def test_the_overview_says_the_runs_numbers_without_javascript(sample: SampleRun
 
 
 def test_pause_buttons_are_there_only_for_who_may_press_them(sample: SampleRun) -> None:
-    may = pages.render_overview(sample, Frame("overview", controllable=True, csrf="secret-7"))
-    may_not = pages.render_overview(sample, Frame("overview", csrf="secret-7", control_hint="Start with --control."))
+    may = render_page("overview", sample, Frame("overview", controllable=True, csrf="secret-7"))
+    may_not = render_page("overview", sample, Frame("overview", csrf="secret-7", control_hint="Start with --control."))
     assert may.count('data-pool-action="pause"') == 2
     assert '<meta name="csrf" content="secret-7">' in may
     assert "data-pool-action" not in may_not
@@ -124,30 +126,30 @@ def test_pause_buttons_are_there_only_for_who_may_press_them(sample: SampleRun) 
 
 def test_a_paused_pool_offers_to_resume(sample: SampleRun) -> None:
     sample.pool_states["train"] = "paused"
-    text = pages.render_overview(sample, Frame("overview", controllable=True, csrf="s"))
+    text = render_page("overview", sample, Frame("overview", controllable=True, csrf="s"))
     assert text.count('data-pool-action="resume"') == 1
     assert text.count('data-pool-action="pause"') == 1
 
 
 def test_a_run_without_calls_says_what_will_appear_and_where() -> None:
     empty = SampleRun(NOW_MS, is_empty=True)
-    overview = pages.render_overview(empty, Frame("overview"))
-    assert "No calls yet" in overview
-    assert "2 pools and 3 worker groups" in overview
-    assert "No step has shown a metric" in overview
-    assert "No calls yet" in pages.render_calls(empty, Frame("calls"))
-    assert pages.render_call(empty, Frame("call"), 1) is None
+    first = render_page("overview", empty, Frame("overview"))
+    assert "No calls yet" in first
+    assert "2 pools and 3 worker groups" in first
+    assert "No step metrics yet" in first
+    assert "No calls yet" in render_page("calls", empty, Frame("calls"))
+    assert render_call(empty, Frame("call"), 1) is None
 
 
 def test_a_dead_run_names_who_died_first(sample: SampleRun) -> None:
     sample.died = True
-    text = pages.render_overview(sample, Frame("overview"))
+    text = render_page("overview", sample, Frame("overview"))
     assert "The driver died." in text
     assert "rollout · rank 3 died first, at 2:30.000: killed by SIGKILL, out of memory" in text
 
 
 def test_the_timeline_lists_a_lane_per_rank_and_the_drivers(sample: SampleRun) -> None:
-    page = _Page(pages.render_timeline(sample, Frame("timeline")))
+    page = _Page(render_page("timeline", sample, Frame("timeline")))
     lanes = [attributes["data-lane"] for attributes in page.having("data-lane")]
     assert lanes == [
         "driver",
@@ -157,7 +159,7 @@ def test_the_timeline_lists_a_lane_per_rank_and_the_drivers(sample: SampleRun) -
 
 
 def test_the_page_of_a_failed_call_shows_error_rank_and_traceback(sample: SampleRun) -> None:
-    text = pages.render_call(sample, Frame("call"), FAILED_CALL)
+    text = render_call(sample, Frame("call"), FAILED_CALL)
     assert text is not None
     assert "torch.OutOfMemoryError" in text
     assert "on rank 3" in text
@@ -167,7 +169,7 @@ def test_the_page_of_a_failed_call_shows_error_rank_and_traceback(sample: Sample
 
 
 def test_the_page_of_a_call_has_a_line_per_rank_longest_first(sample: SampleRun) -> None:
-    text = pages.render_call(sample, Frame("call"), FAILED_CALL) or ""
+    text = render_call(sample, Frame("call"), FAILED_CALL) or ""
     ranks = re.findall(r'<th scope="row">(\d+)', text)
     assert sorted(ranks) == ["0", "1", "2", "3"]
     assert ranks[0] == "3"
@@ -175,26 +177,26 @@ def test_the_page_of_a_call_has_a_line_per_rank_longest_first(sample: SampleRun)
 
 
 def test_an_unknown_call_has_no_page(sample: SampleRun) -> None:
-    assert pages.render_call(sample, Frame("call"), 10**9) is None
+    assert render_call(sample, Frame("call"), 10**9) is None
 
 
 def test_the_calls_are_narrowed_and_the_next_page_keeps_the_filter(sample: SampleRun) -> None:
-    text = pages.render_calls(sample, Frame("calls", params={"group": "rollout"}))
-    listed = re.findall(r'<tr data-id="(\d+)"', text)
+    text = render_page("calls", sample, Frame("calls", params={"group": "rollout"}))
+    listed = re.findall(r'<tr data-key="(\d+)"', text)
     expected = sample.calls(pages.CALLS_PER_PAGE, None, CallFilter(group="rollout")).items
     assert listed == [str(call.id) for call in expected]
-    everything = pages.render_calls(sample, Frame("calls", params={"status": "ok"}))
+    everything = render_page("calls", sample, Frame("calls", params={"status": "ok"}))
     cursor = re.search(r'href="/calls\?cursor=(\d+)&amp;status=ok"', everything)
     assert cursor is not None
-    older = pages.render_calls(sample, Frame("calls", params={"status": "ok", "cursor": cursor[1]}))
-    assert f'data-id="{int(cursor[1]) - 1}"' in older
+    older = render_page("calls", sample, Frame("calls", params={"status": "ok", "cursor": cursor[1]}))
+    assert f'data-key="{int(cursor[1]) - 1}"' in older
     assert 'href="/calls?status=ok"' in older
 
 
 def test_a_filter_that_matches_nothing_is_named_and_can_be_cleared(sample: SampleRun) -> None:
-    text = pages.render_calls(sample, Frame("calls", params={"method": "no_such", "status": "error"}))
+    text = render_page("calls", sample, Frame("calls", params={"method": "no_such", "status": "error"}))
     assert "No call matches method <code>no_such</code>, status <code>error</code>." in text
-    assert '<a href="/calls">Clear the filter</a>' in text
+    assert '<a href="/calls">Clear filters</a>' in text
 
 
 @pytest.mark.parametrize(
@@ -208,15 +210,29 @@ def test_a_filter_that_cannot_be_meant_narrows_nothing(params: dict[str, str]) -
     assert pages.call_filter(params) == CallFilter()
 
 
-def test_the_live_list_asks_for_what_the_page_took_and_not_for_what_the_url_says(sample: SampleRun) -> None:
-    text = pages.render_calls(
-        sample, Frame("calls", params={"min_ms": ".", "step": "0", "group": "a'\"b", "cursor": ""})
-    )
-    (said,) = re.findall(r'data-filters="([^"]*)"', text)
-    assert {name: value for name, value in json.loads(html.unescape(said)).items() if value not in ("", None)} == {
-        "step": 0,
-        "group": "a'\"b",
-    }
+def test_only_the_first_page_of_the_list_follows_the_run(sample: SampleRun) -> None:
+    first = render_page("calls", sample, Frame("calls", params={"status": "ok"}))
+    assert re.findall(r'data-live-part="(calls)" data-mark-new', first) == ["calls"]
+    assert 'data-live-part="calls"' not in render_page("calls", sample, Frame("calls", params={"cursor": "100"}))
+
+
+def test_a_page_that_follows_the_run_fetches_its_parts_and_nothing_around_them(sample: SampleRun) -> None:
+    for page in PAGES:
+        whole = render_page(page.name, sample, Frame(page.name, live=True))
+        parts = render_page(page.name, sample, Frame(page.name, live=True, parts_only=True))
+        names = re.findall(r'data-live-part="([^"]+)"', whole)
+        assert sorted(re.findall(r'data-live-part="([^"]+)"', parts)) == sorted(names), page.name
+        assert {"run-state", "recorder"} <= set(names), page.name
+        assert not re.search(r"<nav class=.tabs|<dialog class=.help|<script (?:src|type=.module)", parts), page.name
+
+
+def test_the_panel_of_now_asks_the_driver_where_there_is_one(sample: SampleRun) -> None:
+    live = CallInFlight(901, "actor", "train", "update_now", True, 1.0, 2_500.0, 2, (RankOut(1, 2_400.0, "n0", 7),))
+    text = render_page("overview", sample, Frame("overview", controllable=True, csrf="s", in_flight=lambda: (live,)))
+    assert "update_now" in text
+    assert 'data-stacks="901"' in text
+    assert "update_now" not in render_page("overview", sample, Frame("overview"))
+    assert "data-stacks" not in render_page("overview", sample, Frame("overview", in_flight=lambda: (live,)))
 
 
 def test_lengths_padding_and_slowness_are_filters_that_the_url_keeps(sample: SampleRun) -> None:
@@ -224,7 +240,7 @@ def test_lengths_padding_and_slowness_are_filters_that_the_url_keeps(sample: Sam
     narrowed = pages.call_filter(params)
     assert narrowed == CallFilter(min_ms=12.5, padding_above=0.05, above_p95=True)
     assert {name: str(value) for name, value in pages.filter_params(narrowed).items() if value} == params
-    text = pages.render_calls(sample, Frame("calls", params=params))
+    text = render_page("calls", sample, Frame("calls", params=params))
     assert 'name="min_ms" inputmode="decimal" pattern="[0-9]*[.]?[0-9]*" size="5" value="12.5"' in text
     assert '<input type="checkbox" name="above_p95" value="1" checked>' in text
 
@@ -245,21 +261,21 @@ def test_a_page_that_looked_at_many_calls_in_vain_says_how_far_and_goes_on(sampl
         def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
             return CallPage((), 800_000)
 
-    text = pages.render_calls(Long(NOW_MS), Frame("calls", params={"min_ms": "99"}))
-    assert "No call down to #800,000 matches at least ms <code>99</code>." in text
+    text = render_page("calls", Long(NOW_MS), Frame("calls", params={"min_ms": "99"}))
+    assert "No call down to #800,000 matches duration of at least (ms) <code>99</code>." in text
     assert 'rel="next" href="/calls?cursor=800000&amp;min_ms=99"' in text
 
 
 def test_urls_and_assets_keep_the_root_path_and_the_version(sample: SampleRun) -> None:
     frame = Frame("overview", asset_version="f00", root="/podium")
-    text = pages.render_overview(sample, frame)
+    text = render_page("overview", sample, frame)
     assert 'href="/podium/static/podium.css?v=f00"' in text
     assert 'data-root="/podium"' in text
     assert not re.search(r'(?:href|src)="/(?!podium)', text)
 
 
 def test_the_height_of_the_metrics_is_known_before_they_are_drawn(sample: SampleRun) -> None:
-    text = pages.render_overview(sample, Frame("overview"))
+    text = render_page("overview", sample, Frame("overview"))
     assert "--wide-px:232px;--narrow-px:468px" in text
 
 
@@ -269,7 +285,7 @@ def test_a_metric_that_is_no_number_does_not_break_the_data_block() -> None:
             steps = (Step(0, 2, 0.0, 5.0, (("loss", float("nan")), ("norm", float("inf")), ("reward", 0.5))),)
             return replace(super().overview(), steps=steps)
 
-    text = pages.render_overview(Odd(NOW_MS), Frame("overview"))
+    text = render_page("overview", Odd(NOW_MS), Frame("overview"))
     block = re.search(r'id="steps">(.*?)</script>', text)
     assert block is not None
     (step,) = json.loads(block[1], parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -278,7 +294,7 @@ def test_a_metric_that_is_no_number_does_not_break_the_data_block() -> None:
 
 def test_a_running_call_says_how_long_it_has_run(sample: SampleRun) -> None:
     (running,) = sample.calls(10, None, CallFilter(status="running")).items
-    text = pages.render_call(sample, Frame("call", live=True), running.id)
+    text = render_call(sample, Frame("call", live=True), running.id)
     assert text is not None
     assert f"{units.duration(NOW_MS - running.started_ms)} so far" in text
 
@@ -290,9 +306,9 @@ def test_a_call_in_flight_when_the_driver_died_says_so() -> None:
 
     dead = Dead(NOW_MS)
     (running,) = dead.calls(10, None, CallFilter(status="running")).items
-    text = pages.render_call(dead, Frame("call"), running.id)
+    text = render_call(dead, Frame("call"), running.id)
     assert text is not None
-    assert "until the run died: it was in flight then" in text
+    assert ", in flight when the run died" in text
 
 
 def test_a_long_runs_page_carries_a_thinned_figure_with_its_last_step() -> None:
@@ -301,11 +317,11 @@ def test_a_long_runs_page_carries_a_thinned_figure_with_its_last_step() -> None:
             steps = tuple(Step(i, 25_000, i * 10.0, i * 10.0 + 9, (("reward", 0.5),)) for i in range(25_000))
             return replace(super().overview(), steps=steps)
 
-    text = pages.render_overview(Long(NOW_MS), Frame("overview"))
+    text = render_page("overview", Long(NOW_MS), Frame("overview"))
     block = re.search(r'id="steps">(.*?)</script>', text)
     assert block is not None
     steps = json.loads(block[1])
-    assert pages.MAX_STEPS_IN_FIGURE / 2 < len(steps) <= pages.MAX_STEPS_IN_FIGURE + 1
+    assert MAX_STEPS_IN_FIGURE / 2 < len(steps) <= MAX_STEPS_IN_FIGURE + 1
     assert steps[-1]["index"] == 24_999
 
 
@@ -315,5 +331,5 @@ def test_a_call_outside_of_steps_names_none(sample: SampleRun) -> None:
             found = super().call(call_id)
             return found and replace(found, call=replace(found.call, step=0))
 
-    assert "outside of steps" in (pages.render_call(Stepless(NOW_MS), Frame("call"), 5) or "")
-    assert "outside of steps" not in (pages.render_call(sample, Frame("call"), 5) or "")
+    assert "not in a step" in (render_call(Stepless(NOW_MS), Frame("call"), 5) or "")
+    assert "not in a step" not in (render_call(sample, Frame("call"), 5) or "")

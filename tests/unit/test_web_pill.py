@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.web_sample import SampleRun
-from web import pages
 from web.frame import Frame
 from web.pill import WAITING, Pill, pill_of
+from web.rendering import render_page
 
 RUN = SampleRun(150_000.0)
 POOL = RUN.pools()[0]
@@ -41,4 +41,4 @@ def test_a_running_run_is_paused_when_all_its_pools_are_and_waits_while_a_change
 def test_every_page_shows_it() -> None:
     source = SampleRun(150_000.0)
     source.pool_states = dict.fromkeys(source.pool_states, "paused")
-    assert '<span class="pill state-paused" data-state-pill>' in pages.render_calls(source, Frame("calls"))
+    assert '<span class="pill state-paused" data-state-pill>' in render_page("calls", source, Frame("calls"))

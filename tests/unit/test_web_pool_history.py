@@ -11,6 +11,7 @@ from web.changes import PoolGeneration, Slot
 from web.frame import Frame
 from web.operations import operation_rows
 from web.pool_history import START, as_of, moments
+from web.rendering import render_page
 from web.source import Operation, Pool, Worker
 
 NOW_MS = 150_000.0
@@ -78,9 +79,9 @@ def test_every_change_has_a_moment_after_it_and_the_last_one_is_now() -> None:
     line = moments(CHANGES)
     assert [one.id for one in line] == [START, "op-10", ""]
     assert [one.label for one in line] == [
-        "as the driver made them",
-        "after the split of all",
-        "after the resize of left",
+        "initial",
+        "after split of all",
+        "after resize of left",
     ]
     assert moments(()) == ()
 
@@ -101,13 +102,13 @@ def test_the_generation_of_then_and_no_later_one_is_shown() -> None:
 
 def test_the_page_shows_a_moment_that_the_url_names_and_offers_no_change_of_the_past() -> None:
     source = SampleRun(NOW_MS)
-    now = pool_map.render_pools(source, Frame("pools", controllable=True))
+    now = render_page("pools", source, Frame("pools", controllable=True))
     assert 'data-moments="[&#34;start&#34;, &#34;&#34;]"' in now
     assert 'href="/pools?at=start"' in now
-    then = pool_map.render_pools(source, Frame("pools", params={"at": "start"}, controllable=True))
-    assert "<b>as the driver made them</b>, 1 of 2" in then
+    then = render_page("pools", source, Frame("pools", params={"at": "start"}, controllable=True))
+    assert "<b>initial</b>, 1 of 2" in then
     assert (len(re.findall(r'<div class="slot ', now)), len(re.findall(r'<div class="slot ', then))) == (6, 4)
     assert "data-change" not in then
     assert "data-open-pool" not in then
-    odd = pool_map.render_pools(source, Frame("pools", params={"at": "op-99"}))
+    odd = render_page("pools", source, Frame("pools", params={"at": "op-99"}))
     assert "1 of 2" not in odd

@@ -148,7 +148,7 @@ def operations(evil: bool) -> tuple[Operation, ...]:
             expected_generation=1,
             plan=json.dumps(_PLAN),
             safe_point_ms=1300.0,
-            stand_still_ms=740.0,
+            downtime_ms=740.0,
         ),
         Operation(
             "op-1", "split", "train", "failed", "driver", 40_000.0, 41_200.0, "2", "", EVIL if evil else "no room", None

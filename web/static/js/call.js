@@ -1,14 +1,9 @@
-// The page of one call: the server drew it; while the call runs it is drawn again, and the keys walk to its neighbours.
+// The page of one call: it follows the call while that runs, and the keys lead to its neighbors.
 
-import { readPage } from "./api.js";
-import { $, root } from "./dom.js";
-import { isLive, onKeys } from "./shell.js";
-import { follow } from "./stream.js";
+import { $ } from "./dom.js";
+import { followParts } from "./live_page.js";
+import { onKeys } from "./shell.js";
 
 const go = (name) => () => $(`#call a[rel="${name}"]`)?.click();
 onKeys({ ",": go("prev"), ".": go("next"), ArrowLeft: go("prev"), ArrowRight: go("next") });
-
-const isRunning = () => $("#call").dataset.status === "running";
-follow(async () => {
-  if (isRunning()) $("#call").replaceWith(await readPage(location.pathname.slice(root.length), "#call"));
-}, () => isLive() && isRunning(), 1000);
+followParts(undefined, () => $("#call").dataset.status === "running");

@@ -1,28 +1,25 @@
-// A change of a pool, from the wish to its end: the fields, the plan of what they would do, the name typed where
-// something could be lost, one request however often one clicks, and the operation's way.
+// The dialog of a change: its fields, the plan (drawn by the server), the name typed where something could be lost,
+// one request however often one clicks, and the progress of the operation.
 
-import { newKey, read, send } from "./api.js";
+import { newKey, problemText, read, send, sendForPart } from "./api.js";
 import { CHANGES } from "./change_forms.js";
 import { $, el, setText } from "./dom.js";
 import { duration } from "./format.js";
-import { isDone, settled, whyOf } from "./operation.js";
-import { planView } from "./plan_view.js";
+import { settled, whyOf } from "./operation.js";
 
 const PAUSE_MS = 300;
 const STATES = ["pending", "preparing", "waiting_for_safe_point", "running", "succeeded"];
-const CANCELLABLE = new Set(["pending", "preparing", "waiting_for_safe_point"]);
 const dialog = $("#change");
 
 const usable = async () => (await read("/resource-pools")).items.filter((pool) => pool.state !== "closed");
-const saying = (problem) => (problem.detail ? `${problem.title}: ${problem.detail}` : problem.title ?? "The server does not answer.");
 
-/** One opened dialog. Its key is made with it: whatever is clicked twice is asked for once. */
+/** One opened dialog. Its idempotency key is made with it, so that two clicks are one request. */
 class Change {
   #change;
   #key = newKey();
   #pools;
   #pool;
-  #plan = null;
+  #hasPlan = false;
   #asked = 0;
   #timer = 0;
   #isSent = false;
@@ -39,11 +36,11 @@ class Change {
     const form = el("form", { class: "change-form", novalidate: true },
       note, el("p", { class: "dim" }, `${this.#change.says} `, el("span", { class: "expects" }, this.#expects())),
       el("div", { class: "fields" }, this.#change.fields(this.#pool, this.#pools)),
-      el("section", { class: "preview", "aria-label": "The plan", "aria-live": "polite" }, el("p", { class: "dim" }, "Asking for the plan…")),
+      el("section", { class: "preview", "aria-label": "Plan", "aria-live": "polite" }, el("p", { class: "dim" }, "Loading the plan…")),
       el("label", { class: "field confirm", hidden: true }, el("span", {}, "Type ", el("b", {}, this.#pool.name), " to confirm"),
         el("input", { name: "confirm", autocomplete: "off", spellcheck: "false" })),
       el("p", { class: "refusal", role: "alert" }),
-      el("div", { class: "dialog-foot" }, el("button", { type: "button", class: "ghost", "data-close": true }, "Not now"),
+      el("div", { class: "dialog-foot" }, el("button", { type: "button", class: "ghost", "data-close": true }, "Cancel"),
         el("button", { type: "submit", class: "primary", disabled: true }, this.#change.verb)));
     dialog.replaceChildren(el("div", { class: "dialog-head" }, el("h2", { id: "change-title" }, title),
       el("button", { type: "button", class: "ghost square", "data-close": true, "aria-label": "Close" }, "✕")), form);
@@ -58,7 +55,7 @@ class Change {
   }
 
   #expects() {
-    return `${this.#pool.name} is at generation ${this.#pool.generation}.`;
+    return `Generation of ${this.#pool.name}: ${this.#pool.generation}.`;
   }
 
   get #form() {
@@ -67,7 +64,7 @@ class Change {
 
   #edited(event) {
     if (event.target.name !== "confirm") {
-      this.#plan = null;
+      this.#hasPlan = false;
       if (this.#isRefused) this.#key = newKey();
       this.#isRefused = false;
       setText($(".refusal", dialog), "");
@@ -82,7 +79,7 @@ class Change {
     const isDestructive = this.#change.isDestructive(form, this.#pool);
     $(".confirm", form).hidden = !isDestructive;
     const isTyped = !isDestructive || form.elements.confirm.value === this.#pool.name;
-    $("[type=submit]", form).disabled = !this.#plan || !isTyped || this.#isSent;
+    $("[type=submit]", form).disabled = !this.#hasPlan || !isTyped || this.#isSent;
   }
 
   async #askPlan() {
@@ -98,17 +95,16 @@ class Change {
     let shown;
     try {
       const { path, body } = this.#change.request(form, this.#pool, this.#pools);
-      const plan = await send(`${path}?dry_run=true`, body);
+      shown = await sendForPart(`${path}?dry_run=true`, body, ".plan");
       if (mine !== this.#asked || form !== this.#form) return;
-      this.#plan = plan;
-      shown = planView(plan);
+      this.#hasPlan = true;
     } catch (problem) {
       if (mine !== this.#asked || form !== this.#form) return;
       if (problem.status === 412) {
         await this.#reload(problem);
         return;
       }
-      shown = el("p", { class: "cannot" }, saying(problem));
+      shown = el("p", { class: "cannot" }, problemText(problem));
     }
     preview.replaceChildren(shown);
     this.#showSubmit();
@@ -124,62 +120,62 @@ class Change {
       this.#follow(operation);
     } catch (problem) {
       this.#isSent = false;
-      // Where nobody answered, it may have been taken all the same: the same key asks for the same operation.
+      // Without an answer the request may have been accepted all the same: the same key is the same operation.
       this.#isRefused = problem.status !== undefined;
       if (problem.status === 412) await this.#reload(problem);
       else {
-        setText($(".refusal", dialog), saying(problem));
+        setText($(".refusal", dialog), problemText(problem));
         this.#showSubmit();
       }
     }
   }
 
-  /** Somebody was faster: show what they did, and ask again with what is there now. */
+  /** The pool was changed in the meantime: show by whom, and start again from what is there now. */
   async #reload(problem) {
     const last = problem.more.last_change;
-    const who = last ? `${last.who} did a ${last.kind} of ${last.pool}: ${last.before || "–"} → ${last.after || "–"}. ` : "";
+    const who = last ? `Last change by ${last.who}: ${last.kind} of ${last.pool}, ${last.before || "–"} → ${last.after || "–"}. ` : "";
     this.#pools = await usable();
     const pool = this.#pools.find((one) => one.name === this.#pool.name);
-    const note = el("p", { class: "cannot", role: "alert" }, `Somebody was faster. ${who}${problem.detail}. `);
+    const note = el("p", { class: "cannot", role: "alert" }, `The pool was changed in the meantime. ${who}${problem.detail}. `);
     if (!pool) {
-      dialog.replaceChildren(el("h2", { id: "change-title" }, `${this.#pool.name} is gone`), note, closeRow());
+      dialog.replaceChildren(el("h2", { id: "change-title" }, `${this.#pool.name} no longer exists`), note, closeRow());
       return;
     }
-    note.append("This is what is there now; look again before you ask for it.");
+    note.append("The form shows its current state. Check it before you submit again.");
     this.#pool = pool;
     this.#key = newKey();
-    this.#plan = null;
+    this.#hasPlan = false;
     this.show(note);
   }
 
   async #follow(operation) {
     const states = el("ol", { class: "way" }, STATES.map((state) => el("li", { "data-step": state }, state.replaceAll("_", " "))));
     const note = el("p", { class: "way-note", role: "status" });
-    const cancel = el("button", { type: "button" }, "Cancel it");
+    const cancel = el("button", { type: "button" }, "Cancel operation");
     cancel.addEventListener("click", async () => {
       cancel.disabled = true;
       try {
         await send(`/operations/${encodeURIComponent(operation.id)}/cancel`, {});
       } catch (problem) {
-        setText(note, saying(problem));
+        setText(note, problemText(problem));
       }
     });
     const foot = el("div", { class: "dialog-foot" }, cancel, el("button", { type: "button", class: "primary", "data-close": true }, "Close"));
     dialog.replaceChildren(el("div", { class: "dialog-head" }, el("h2", { id: "change-title" }, this.#change.title(this.#pool))),
-      states, note, el("p", { class: "dim", "data-goes-on": true }, "It goes on when this is closed."), foot);
+      states, note, el("p", { class: "dim", "data-goes-on": true }, "The operation continues when you close this dialog."), foot);
     dialog.dataset.operation = operation.id;
     $("[data-close]", foot).focus();
     const show = (news) => {
       showWay(states, news);
       setText(note, wordsOf(news));
-      note.classList.toggle("bad", isDone(news) && news.state !== "succeeded");
-      cancel.hidden = !CANCELLABLE.has(news.state);
-      $("[data-goes-on]", dialog)?.toggleAttribute("hidden", isDone(news));
+      note.classList.toggle("bad", news.done && news.state !== "succeeded");
+      cancel.hidden = news.done || news.state === "running";
+      $("[data-goes-on]", dialog)?.toggleAttribute("hidden", news.done);
     };
     try {
       await settled(operation, show);
     } catch (problem) {
-      setText(note, saying(problem));
+      setText(note, problemText(problem));
     }
   }
 }
@@ -188,8 +184,8 @@ function closeRow() {
   return el("div", { class: "dialog-foot" }, el("button", { type: "button", class: "primary", "data-close": true }, "Close"));
 }
 
-function showWay(states, { state }) {
-  const ended = isDone({ state }) && state !== "succeeded";
+function showWay(states, { state, done }) {
+  const ended = done && state !== "succeeded";
   const at = STATES.indexOf(state);
   [...states.children].forEach((step, i) => {
     const is = ended ? "" : i < at || state === "succeeded" ? "past" : i === at ? "now" : "";
@@ -202,12 +198,12 @@ function showWay(states, { state }) {
 
 function wordsOf(operation) {
   if (operation.state === "succeeded") {
-    const still = operation.stand_still_ms ? ` The driver stood still for ${duration(operation.stand_still_ms)}.` : "";
-    return `Done: ${operation.before || "–"} → ${operation.after || "–"}.${still}`;
+    const downtime = operation.downtime_ms ? ` Downtime: ${duration(operation.downtime_ms)}.` : "";
+    return `Done: ${operation.before || "–"} → ${operation.after || "–"}.${downtime}`;
   }
-  if (isDone(operation)) return `It ${operation.state}; the pools are as they were. ${whyOf(operation)}`;
+  if (operation.done) return `The operation ${operation.state === "cancelled" ? "was cancelled" : operation.state}. Nothing was changed. ${whyOf(operation)}`;
   if (operation.progress) return operation.progress;
-  return operation.state === "waiting_for_safe_point" ? "It takes effect at the driver's next call." : "";
+  return operation.state === "waiting_for_safe_point" ? "Takes effect at the next safe point of the driver." : "";
 }
 
 /** Open the dialog of a change of the pool called `name`. */

@@ -1,5 +1,5 @@
-// What can be changed about a pool: the fields of each change, what of them cannot be meant (`misfit`), the request that
-// they become, and what it is called. Whether it can be done is the server's to say, with a plan.
+// What can be changed about a pool: the fields of each change, what is wrong with them (`misfit`), the request, and its
+// words. Whether it can be applied is the server's decision: it answers with a plan.
 
 import { el } from "./dom.js";
 
@@ -42,7 +42,7 @@ function partFields(pool, pools) {
   };
   add(sizes[0], pool.groups.slice(0, half));
   add(sizes[1], pool.groups.slice(half));
-  const more = el("button", { type: "button", class: "ghost" }, "+ one more pool");
+  const more = el("button", { type: "button", class: "ghost" }, "+ Add pool");
   more.addEventListener("click", () => {
     add(1, []);
     more.form.dispatchEvent(new Event("input", { bubbles: true }));
@@ -63,17 +63,17 @@ function partsOf(form, pool) {
 const chosenPools = (form, pool) => [pool.name, ...[...form.querySelectorAll("[name=merge]:checked")].map((box) => box.value)];
 
 export const CHANGES = {
-  pause: simple("pause", "Pause", "Pause", "Calls of its groups wait at their next border; other pools go on."),
-  resume: simple("resume", "Resume", "Resume", "The calls that wait at its gate go on."),
+  pause: simple("pause", "Pause", "Pause", "New calls on its groups wait. Running calls finish; other pools are not affected."),
+  resume: simple("resume", "Resume", "Resume", "Waiting calls continue."),
   resize: {
-    title: (pool) => `Resize ${pool.name}`, verb: "Resize", says: "Its groups are rebuilt on other slots.",
+    title: (pool) => `Resize ${pool.name}`, verb: "Resize", says: "Its groups are rebuilt on the new slots.",
     fields: (pool) => [field("Processes per node", el("input", {
       name: "shape", value: pool.process_on_nodes.join(", "), required: true, inputmode: "numeric", autocomplete: "off",
-    }), "A number per node, such as 4, or 2, 2 for two nodes.")],
+    }), "One number per node, for example 4, or 2, 2 for two nodes.")],
     misfit: (form, pool) => {
       const shape = numbersOf(form.elements.shape.value);
-      if (!shape.length || !shape.every(isWhole)) return "Give a whole number of processes for each node.";
-      return String(shape) === String(pool.process_on_nodes) ? "This is how it is now; say what it should become." : "";
+      if (!shape.length || !shape.every(isWhole)) return "Enter a whole number of processes for each node.";
+      return String(shape) === String(pool.process_on_nodes) ? "This is the current size." : "";
     },
     request: (form, pool) => ({
       path: path("resize", pool.name),
@@ -83,33 +83,33 @@ export const CHANGES = {
   },
   split: {
     title: (pool) => `Split ${pool.name}`, verb: "Split",
-    says: "Its slots become several pools, in rank order, and each group gets a home in one of them.",
+    says: "Splits its slots into several pools, in rank order. Each group is assigned to one of them.",
     fields: partFields,
     misfit: (form, pool) => {
       const parts = partsOf(form, pool);
       const sizes = parts.map((part) => part.size);
       if (parts.some((part) => !part.name)) return "Each pool needs a name.";
       if (!sizes.every(isWhole)) return "Each pool needs a whole number of slots.";
-      return sum(sizes) === pool.world_size ? "" : `${addUp(sizes)} slots; ${pool.name} has ${pool.world_size} to give.`;
+      return sum(sizes) === pool.world_size ? "" : `The sizes add up to ${addUp(sizes)}, but ${pool.name} has ${pool.world_size} slots.`;
     },
     request: (form, pool) => ({ path: path("split", pool.name), body: { parts: partsOf(form, pool), expected_generation: pool.generation } }),
     isDestructive: () => true,
   },
   merge: {
-    title: (pool) => `Merge ${pool.name} with others`, verb: "Merge", says: "One pool of several: all their groups go on all of its slots.",
+    title: (pool) => `Merge ${pool.name} with others`, verb: "Merge", says: "Merges several pools into one. All groups run on all of its slots.",
     fields: (pool, pools) => {
       const others = pools.filter((one) => one.name !== pool.name);
       return [
         el("fieldset", { class: "part" }, el("legend", {}, "With"), others.map((one) => el("label", { class: "check" },
           el("input", { type: "checkbox", name: "merge", value: one.name, checked: others.length === 1 }), `${one.name}, ${one.world_size} slots`))),
-        field("Name of the pool that they become", el("input", {
+        field("Name of the merged pool", el("input", {
           name: "merged-name", value: freshName("all", new Set(pools.map((one) => one.name))), required: true, maxlength: 200, autocomplete: "off",
         })),
       ];
     },
     misfit: (form, pool) => {
-      if (chosenPools(form, pool).length < 2) return "Choose at least one other pool.";
-      return form.elements["merged-name"].value.trim() ? "" : "The pool that they become needs a name.";
+      if (chosenPools(form, pool).length < 2) return "Select at least one other pool.";
+      return form.elements["merged-name"].value.trim() ? "" : "The merged pool needs a name.";
     },
     request: (form, pool, pools) => {
       const names = chosenPools(form, pool);
@@ -124,7 +124,7 @@ export const CHANGES = {
     isDestructive: () => true,
   },
   move: {
-    title: (pool) => `Move a group of ${pool.name}`, verb: "Move", says: "The group, and what shares its processes, is rebuilt on the slots of another pool.",
+    title: (pool) => `Move a group of ${pool.name}`, verb: "Move", says: "Rebuilds the group, and groups that share its processes, on the slots of another pool.",
     fields: (pool, pools) => [
       field("Group", el("select", { name: "group" }, options(pool.groups))),
       field("To pool", el("select", { name: "target" }, options(pools.filter((one) => one.name !== pool.name).map((one) => one.name)))),

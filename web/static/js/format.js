@@ -1,7 +1,6 @@
-// Numbers as a person reads them: the same as web/units.py says on the server.
+// Numbers as text, for the charts and their tables; web/units.py does the same for what the server draws.
 
 const thousands = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const two = (n) => String(n).padStart(2, "0");
 
 /** A duration in ms with the unit that keeps about three digits. */
@@ -33,25 +32,10 @@ export function sinceStart(ms, digits = 3) {
 
 export const count = (n) => thousands.format(n);
 
-export function bytesSize(n) {
-  if (n < 1024) return `${n} B`;
-  let unit = 0;
-  while (n >= 1024 && unit < BYTE_UNITS.length - 1) {
-    n /= 1024;
-    unit += 1;
-  }
-  return `${n.toFixed(n < 9.995 ? 2 : n < 99.95 ? 1 : 0)} ${BYTE_UNITS[unit]}`;
-}
-
 export function percent(share) {
   if (!(share > 0)) return "0 %";
   if (share < 0.001) return "<0.1 %";
   return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
-}
-
-export function rate(perS) {
-  if (perS < 9.995) return perS.toFixed(2);
-  return perS < 99.95 ? perS.toFixed(1) : thousands.format(perS);
 }
 
 /** A step's metric with four significant digits; what JSON could not carry comes as null. */

@@ -1,20 +1,17 @@
-// An operation on its way: told by the stream and, should that be silent, by asking.
+// An operation under way: followed by the stream and, in case that is silent, by polling.
 
 import { read } from "./api.js";
 import { stream } from "./stream.js";
 
 const ASK_MS = 1000;
-const DONE = new Set(["succeeded", "failed", "cancelled", "expired"]);
 
-export const isDone = (operation) => operation.done === true || DONE.has(operation.state);
-
-/** Why an operation did not succeed, in words; empty when it says nothing. */
+/** Why an operation did not succeed; empty where no reason is recorded. */
 export const whyOf = (operation) => (typeof operation.error === "string" ? operation.error : operation.error?.detail) ?? "";
 
-/** Call `onChange` whenever the operation moved on, and return it when it is over. */
+/** Call `onChange` whenever the operation changed, and return it when it is done. */
 export function settled(operation, onChange = () => {}) {
   onChange(operation);
-  if (isDone(operation)) return Promise.resolve(operation);
+  if (operation.done) return Promise.resolve(operation);
   return new Promise((resolve, reject) => {
     const finish = (result) => {
       clearInterval(timer);
@@ -23,7 +20,7 @@ export function settled(operation, onChange = () => {}) {
     };
     const take = (news) => {
       onChange(news);
-      if (isDone(news)) finish(news);
+      if (news.done) finish(news);
     };
     const heard = ({ detail }) => detail.id === operation.id && take(detail);
     const timer = setInterval(() => {

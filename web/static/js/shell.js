@@ -1,9 +1,11 @@
 // What every page has: theme, live or frozen, connection, recorder strip, help, keys.
 
-import { read } from "./api.js";
-import { $, $$, cssWord, setText } from "./dom.js";
-import { bytesSize, count, duration, sinceStart } from "./format.js";
-import { stream } from "./stream.js";
+import { readParts } from "./api.js";
+import { $, $$, root, setText } from "./dom.js";
+import { takeIn } from "./morph.js";
+import { follow, stream } from "./stream.js";
+
+const FRAME_MS = 2000;
 
 const html = document.documentElement;
 const darkQuery = matchMedia("(prefers-color-scheme: dark)");
@@ -69,77 +71,15 @@ function showTheme() {
   }
 }
 
-/** What the pill is made of: web/pill.py does the same with what the record says. */
-const WAITING = "waiting_for_safe_point";
-const N_OPERATIONS = 20;
-const known = {
-  run: $(".run")?.dataset.runState ?? "",
-  waiting: new Set(($(".run")?.dataset.waiting ?? "").split(" ").filter(Boolean)),
-  pools: new Map(),
+/** Whether the page's own parts have the state and the recorder strip at the moment; see live_page.js. */
+let hasOwnFrame = () => false;
+export const drawsOwnFrame = (isDrawn) => {
+  hasOwnFrame = isDrawn;
 };
 
-/** Show the run's state, and of a running one whether it is held. */
-export function showState(state = known.run) {
-  known.run = state;
-  const pill = $(".bar [data-state-pill]");
-  if (!pill) return;
-  const living = [...known.pools.values()].filter((one) => one !== "closed");
-  const isPaused = living.length > 0 && living.every((one) => one === "paused");
-  const shown = state !== "running" ? state : known.waiting.size ? WAITING : isPaused ? "paused" : state;
-  pill.className = `pill state-${cssWord(shown)}`;
-  setText($("span", pill), shown.replaceAll("_", " "));
-}
-
-function knowOperation({ id, state }) {
-  if (state === WAITING) known.waiting.add(id);
-  else known.waiting.delete(id);
-  showState();
-}
-
-function knowPool({ name, state }) {
-  known.pools.set(name, state);
-  showState();
-}
-
-/** Nothing is known of pools and operations any more: what went while nobody listened is not told. */
-function forget() {
-  known.pools.clear();
-  known.waiting.clear();
-}
-
-/** Without a stream nobody tells: ask for what the pill is made of. */
-async function askState() {
-  try {
-    const [run, pools, operations] = await Promise.all([
-      read("/runs/current"), read("/resource-pools"), read("/operations", { limit: N_OPERATIONS }),
-    ]);
-    if (!stream.polling) return;
-    forget();
-    for (const { name, state } of pools.items) known.pools.set(name, state);
-    for (const { id, state } of operations.items) if (state === WAITING) known.waiting.add(id);
-    showState(run.state);
-  } catch {
-    // The server is silent: the page says so, and the pill stays as it was.
-  }
-}
-
-const RECORDER_TEXT = {
-  n_recorded: count,
-  n_dropped: count,
-  n_gaps: (n) => (n ? ` in ${count(n)} gap${n === 1 ? "" : "s"}` : ""),
-  pruned_before_ms: (ms) => (ms === null ? "nothing" : sinceStart(ms)),
-  writer_lag_ms: duration,
-  db_bytes: bytesSize,
-  log_bytes: bytesSize,
-};
-
-export function showRecorder(recorder) {
-  for (const node of $$("[data-recorder]")) {
-    const name = node.dataset.recorder;
-    setText(node, RECORDER_TEXT[name](recorder[name]));
-    if (name === "n_gaps") node.hidden = !recorder[name];
-  }
-  $("[data-recorder-warn]")?.classList.toggle("bad", recorder.n_dropped > 0);
+function followFrame() {
+  const plan = follow(async () => takeIn(await readParts(`${root}/frame`)), () => !hasOwnFrame(), FRAME_MS);
+  for (const name of ["pool", "operation"]) stream.addEventListener(name, () => !hasOwnFrame() && plan());
 }
 
 let lostSince = 0;
@@ -187,19 +127,13 @@ function start() {
     showConnection();
   });
   setInterval(() => lostSince && showConnection(), 1000);
-  stream.addEventListener("tick", ({ detail }) => {
-    if (detail.state) showState(detail.state);
-    else if (stream.polling) askState();
-  });
-  stream.addEventListener("open", forget);
-  stream.addEventListener("pool", ({ detail }) => knowPool(detail));
-  stream.addEventListener("operation", ({ detail }) => knowOperation(detail));
-  stream.addEventListener("end", ({ detail }) => {
-    showState(detail.state ?? "ended");
+  stream.addEventListener("end", () => {
     const button = $("#live");
     if (button) button.hidden = true;
   });
-  if (isLiveRun) stream.start();
+  if (!isLiveRun) return;
+  followFrame();
+  stream.start();
 }
 
 start();

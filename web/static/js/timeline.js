@@ -55,7 +55,7 @@ async function load() {
 const plan = follow(load, () => isLive() && view.last !== null && !dragging);
 stream.addEventListener("tick", ({ detail }) => detail.until_ms && isLive() && view.slide(detail.until_ms));
 
-/** The window was moved by hand: it stands still from now on, and is asked for at once. */
+/** The window was moved by hand: it stops following the run and is loaded at once. */
 let pending = false;
 let loading = false;
 async function moved(change) {

@@ -1,5 +1,5 @@
 // Which window of the run is shown. The URL says it: `last=60` (seconds) or `last=all` follow the run's end, `from` and
-// `to` (ms since the run's start) stand still.
+// `to` (ms since the run's start) do not move.
 
 import { params, setParams } from "./shell.js";
 
@@ -38,7 +38,7 @@ export class View {
     this.from = this.last === "all" ? 0 : Math.max(this.to - Number(this.last) * 1000, 0);
   }
 
-  /** Stand still on a window, held inside of the run. */
+  /** Stop at a window within the run. */
   stand(from, to) {
     const most = Math.max(this.runMs, 1) * 1.02;
     const width = Math.min(Math.max(to - from, LEAST_MS), most);
