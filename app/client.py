@@ -1,4 +1,4 @@
-"""Steers a running driver from another program, over REST and with the standard library alone.
+"""Controls a running driver from another program, over REST and with the standard library alone.
 
 ::
 
@@ -91,7 +91,7 @@ class Client:
         """
         # Here and without its text: http.client would show it in a traceback.
         if not (token.isascii() and token.isprintable()):
-            raise UsageError("the token is not one line of plain characters; it is what <run>.db.token holds")
+            raise UsageError("invalid token: expected one line of printable ASCII, as in <run>.db.token")
         self._url = url.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
@@ -225,7 +225,7 @@ class Client:
             if latest.done:
                 return
             if timeout_s is not None and time.monotonic() - began_s > timeout_s:
-                said = f"operation {latest.id} is {latest.state} after {timeout_s:g} s; it goes on"
+                said = f"operation {latest.id} is still {latest.state} after {timeout_s:g} s; it continues"
                 raise StillRunningError(said, operation=latest, timeout_s=timeout_s)
             time.sleep(_POLL_S[min(n_looks, len(_POLL_S) - 1)])
             n_looks += 1

@@ -45,7 +45,7 @@ def send(url: str, method: str, path: str, body: bytes | None, said: Mapping[str
             raise NoAnswerError(error.strerror or str(error), sent=False) from error
         except ValueError as error:
             # Such as a name that DNS cannot have.
-            raise NoAnswerError(f"{url!r} is no address: {error}", sent=False) from error
+            raise NoAnswerError(f"{url!r} is not a valid address: {error}", sent=False) from error
         try:
             connection.request(method, prefix + path, body, dict(said))
             response = connection.getresponse()
@@ -84,7 +84,7 @@ def _connection(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection,
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=timeout_s), parts.path.rstrip("/")
     except (ValueError, http.client.HTTPException) as error:
-        raise NoAnswerError(f"{url!r} is no address: {error}", sent=False) from error
+        raise NoAnswerError(f"{url!r} is not a valid address: {error}", sent=False) from error
 
 
 def _seconds(text: str | None) -> float:

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -91,7 +92,7 @@ class WebServer:
             if not self._thread.is_alive() or time.monotonic() > deadline_s:
                 self.stop()
                 host, port = self.settings.host, self.settings.port
-                raise ServerStartError("the dashboard's server did not start; the log says why", host=host, port=port)
+                raise ServerStartError("the dashboard server did not start; see the log", host=host, port=port)
             time.sleep(0.005)
 
     def url(self, token: str = "") -> str:
@@ -111,7 +112,7 @@ class WebServer:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
-                _log.warning("the dashboard's server did not end within %g s; it is left behind", _JOIN_S)
+                _log.warning("the dashboard server did not stop within %g s; its thread keeps running", _JOIN_S)
         if self._socket is not None:
             self._socket.close()
             if self.settings.uds and not self._stopped:
@@ -169,7 +170,7 @@ class RunServer:
             ServerStartError: The server was not started yet.
         """
         if self._recorder is None:
-            raise ServerStartError("the run has no file yet; call start() or use 'with app.serve() as server:'")
+            raise ServerStartError("the server has not been started; call start() or use 'with app.serve() as server:'")
         return self._recorder.path
 
     def start(self) -> RunServer:
@@ -180,7 +181,7 @@ class RunServer:
             RunsFolderError: No file can be made in the runs folder.
         """
         if self._recorder is not None:
-            raise ServerStartError("a server starts once; app.serve() makes another, with a run's file of its own")
+            raise ServerStartError("a server can be started only once; call app.serve() again for another run")
         settings = self._web.bind()
         try:
             self._start(settings)
@@ -287,7 +288,8 @@ def serve(
     control: bool = False,
     *,
     name: str = "",
-    i_know: bool = False,
+    allow_remote: bool = False,
+    i_know: bool | None = None,
     allowed_hosts: tuple[str, ...] = (),
     tracebacks: bool = True,
     script: str = "",
@@ -304,28 +306,32 @@ def serve(
             train()
 
     Args:
-        runs_dir: The folder for the run's file, made if it is missing.
-        host: Where to listen; other than 127.0.0.1 and ::1 only with ``i_know``.
-        port: The port, 0 for a free one.
-        control: Whether pools can be steered from the browser and over REST.
-        name: What the run is called in lists, the script's name if empty.
-        i_know: That other machines may reach the server, on a network that is meant to.
-        allowed_hosts: Further ``Host`` values, each with its port unless that is 80.
+        runs_dir: Directory for the run file, created if missing.
+        host: Address to listen on; other than 127.0.0.1 and ::1 only with ``allow_remote``.
+        port: Port to listen on; 0 picks a free port.
+        control: Whether pools can be changed from the dashboard and over REST.
+        name: Name of the run; the script's name if empty.
+        allow_remote: Whether to accept connections from other hosts.
+        i_know: Deprecated name of ``allow_remote``.
+        allowed_hosts: Additional ``Host`` headers to accept, each with its port unless that is 80.
         tracebacks: Whether messages and tracebacks of errors and the ends of workers' logs are recorded; they can hold
             values of the program.
-        script: The driver's script, found by itself if empty.
-        uds: A unix socket to listen on in place of a port; only this user can open it.
-        root_path: The path under which a proxy shows the server, such as "/podium".
-        metrics_open: Whether ``/metrics`` needs no token.
+        script: Path of the driver script; detected if empty.
+        uds: Unix socket to listen on instead of a port; only this user can connect.
+        root_path: URL path prefix set by a reverse proxy, for example "/podium".
+        metrics_open: Whether ``/metrics`` is served without a token.
 
     Raises:
-        SettingsError: A setting is refused.
+        SettingsError: A setting is invalid.
     """
+    if i_know is not None:
+        warnings.warn("serve(i_know=...) is deprecated; use allow_remote=...", DeprecationWarning, stacklevel=2)
+        allow_remote = allow_remote or i_know
     settings = ServerSettings(
         host=host,
         port=port,
         control=control,
-        open_to_network=i_know,
+        open_to_network=allow_remote,
         allowed_hosts=tuple(allowed_hosts),
         uds=os.fspath(uds),
         root_path=root_path,
@@ -355,7 +361,7 @@ class FileServer:
         """Open the file and show it.
 
         Raises:
-            RunFileError: The file is no run that can be read.
+            RunFileError: The file is not a readable run file.
             ServerStartError: The port cannot be had.
         """
         source = self._source = Reader(self._path)

@@ -1,4 +1,4 @@
-"""What the process around core can be told, checked once, at the edge."""
+"""Settings of the server and the client, checked once, at the edge."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ServerSettings:
     """Where the server listens and what it allows.
 
     ``allowed_hosts`` are further ``Host`` values, each with its port unless that is 80: for a tunnel or a proxy.
-    ``open_to_network`` is what ``--i-know`` sets. With ``uds`` the server listens on that unix socket and on no port.
+    ``open_to_network`` is what ``--allow-remote`` sets. With ``uds`` the server listens on that unix socket only.
     ``root_path`` is the path under which a proxy shows the server, such as "/podium". ``metrics_open`` lets
     ``/metrics`` be read without a token.
 
@@ -84,8 +84,8 @@ class ServerSettings:
             raise SettingsError(f"port {self.port} is not between 0 and 65535 (0 picks a free one)", setting="--port")
         if not self.open_to_network and not is_loopback(self.host):
             raise SettingsError(
-                f"--host {self.host} would let other machines reach this run; Podium listens on 127.0.0.1 or ::1 "
-                "(reach it by an SSH tunnel), or add --i-know if this network is meant to",
+                f"--host {self.host} accepts connections from other hosts; use 127.0.0.1 or ::1 (with an SSH tunnel), "
+                "or pass --allow-remote",
                 setting="--host",
             )
         if self.uds:
@@ -94,12 +94,12 @@ class ServerSettings:
 
     def _check_uds(self) -> None:
         if self.port or self.host != "127.0.0.1":
-            raise SettingsError("--uds takes the place of --host and --port; give one or the other", setting="--uds")
+            raise SettingsError("--uds cannot be combined with --host or --port", setting="--uds")
         n_bytes = len(os.fsencode(os.path.abspath(self.uds)))
         if n_bytes > _MAX_UDS_BYTES:
             raise SettingsError(
-                f"--uds {self.uds} is {n_bytes} bytes long as an absolute path, the system takes {_MAX_UDS_BYTES}; "
-                "choose a shorter one, such as in /tmp",
+                f"--uds {self.uds} is {n_bytes} bytes long as an absolute path; the maximum is {_MAX_UDS_BYTES}. Use a "
+                "shorter path, for example in /tmp",
                 setting="--uds",
             )
 
@@ -145,12 +145,12 @@ def client_settings(url: str, token_file: Path | None, environ: Mapping[str, str
     """
     chosen = url or environ.get("PODIUM_URL", "")
     if not chosen:
-        raise SettingsError("say which run: --url http://127.0.0.1:PORT, or set PODIUM_URL", setting="--url")
+        raise SettingsError("no URL: pass --url http://127.0.0.1:PORT, or set PODIUM_URL", setting="--url")
     if not chosen.startswith(("http://", "https://", "unix:")):
         raise SettingsError(f"{chosen!r} is not a URL that starts with http://, https:// or unix:", setting="--url")
     if url and "token=" in url:
         raise SettingsError(
-            "leave ?token=... out of --url, other users could read it there; use --token-file or PODIUM_TOKEN",
+            "--url must not contain a token, as other users can read it there; use --token-file or PODIUM_TOKEN",
             setting="--url",
         )
     base, _, query = chosen.partition("?")
@@ -162,5 +162,5 @@ def client_settings(url: str, token_file: Path | None, environ: Mapping[str, str
             raise SettingsError(f"cannot read the token file {token_file}: {error}", setting="--token-file") from error
     if not (token.isascii() and token.isprintable()):
         source = "PODIUM_TOKEN" if token_file is None else f"the token file {token_file}"
-        raise SettingsError(f"{source} holds no token: it is one line of plain characters", setting="--token-file")
+        raise SettingsError(f"{source} does not contain a token: expected one ASCII line", setting="--token-file")
     return ClientSettings(url=base.rstrip("/"), token=token)

@@ -86,8 +86,8 @@ def no_query(request: Request) -> None:
         ProblemError: There is one.
     """
     for name in request.query_params:
-        detail = f"query.{name[:40]}: this route takes no query parameters"
-        raise ProblemError(Problem(422, "invalid-request", "The request does not fit", detail))
+        detail = f"query.{name[:40]}: unknown query parameter; this route has none"
+        raise ProblemError(Problem(422, "invalid-request", "Invalid request", detail))
 
 
 def check_run(run: Run, run_id: str) -> None:
@@ -97,7 +97,7 @@ def check_run(run: Run, run_id: str) -> None:
         ProblemError: ``run_id`` is neither its id nor "current".
     """
     if run_id not in {"current", run.id}:
-        raise ProblemError(not_found(f"this server shows one run, {run.id!r} (or 'current')"))
+        raise ProblemError(not_found(f"no run {run_id!r}; this server has one run, {run.id!r} (or 'current')"))
 
 
 With = Annotated[Collaborators, Depends(collaborators)]

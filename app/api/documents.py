@@ -118,16 +118,16 @@ PROBLEM_SCHEMAS["ProblemDocument"].pop("$defs", None)
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: _problem("No valid token"),
-    403: _problem("Not from our own page, or not allowed with this token"),
-    404: _problem("No such thing"),
-    422: _problem("The request does not fit"),
+    403: _problem("Cross-site request, or insufficient scope"),
+    404: _problem("Not found"),
+    422: _problem("Invalid request"),
     429: _problem("Too many requests"),
 }
 CONTROL_PROBLEMS: dict[int | str, dict[str, Any]] = {
     **PROBLEMS,
-    409: _problem("The present state forbids it"),
-    412: _problem("Changed by somebody else since"),
-    415: _problem("Only JSON is taken"),
-    428: _problem("A generation must be named"),
-    503: _problem("Too busy, or the driver is ending"),
+    409: _problem("Conflict with the current state"),
+    412: _problem("Generation conflict"),
+    415: _problem("Unsupported media type"),
+    428: _problem("Precondition required"),
+    503: _problem("Busy, or the driver is exiting"),
 }

@@ -56,9 +56,7 @@ async def window(has: With, asked: Annotated[TimelineAsked, Query()]) -> Respons
         from_ms, to_ms = _within(has.source.run(), asked)
         found = has.source.spans(from_ms, to_ms)
         if found is None:
-            detail = (
-                "more than 20,000 spans, or spans that were pruned, are in this window; ask for a shorter one: from, to"
-            )
+            detail = "this window has more than 20,000 spans, or pruned spans; use a shorter window (from, to)"
             raise ProblemError(Problem(422, "cannot-work", "Too much for one trace", detail))
         return json_answer(trace(found, has.source.run().name), headers=_attached("trace.json"))
 
@@ -74,11 +72,9 @@ def _within(run: Run, asked: TimelineAsked) -> tuple[float | None, float | None]
     from_ms, to_ms = asked.from_ms, asked.to_ms
     first_ms, last_ms = from_ms or 0.0, run.duration_ms if to_ms is None else to_ms
     if from_ms is not None and to_ms is not None and to_ms <= from_ms:
-        detail = f"to={to_ms:g} is not after from={from_ms:g}: both are milliseconds since the run's start"
+        detail = f"to={to_ms:g} must be greater than from={from_ms:g} (milliseconds since the start of the run)"
     elif last_ms < 0 or first_ms > run.duration_ms:
-        detail = (
-            f"the run lasted from 0 to {run.duration_ms:,.0f} ms, and nothing of it is from {first_ms:g} to {last_ms:g}"
-        )
+        detail = f"window {first_ms:g} to {last_ms:g} ms is outside the run (0 to {run.duration_ms:,.0f} ms)"
     else:
         return None if from_ms is None else max(from_ms, 0.0), to_ms
     raise ProblemError(Problem(422, "cannot-work", "No such window", detail))

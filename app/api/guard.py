@@ -103,7 +103,7 @@ class Guard:
         is_open = is_stranger and isinstance(verdict, Visitor) and not head.is_static
         if self._requests.take(head.path if is_open else by):
             return verdict
-        detail = f"at most {self._limits.requests_per_s:g} requests a second"
+        detail = f"rate limit: {self._limits.requests_per_s:g} requests per second"
         return Refusal(Problem(429, "too-many", "Too many requests", detail, headers=(("Retry-After", "1"),)), by=by)
 
     async def _turn_away(self, visit: _Visit, refusal: Refusal, receive: Receive) -> None:
@@ -158,7 +158,7 @@ class Guard:
         """Read the whole body of a mutation, or say why it is not taken."""
         declared = head.header("content-length")
         too_large = Problem(
-            413, "too-large", "Too large", f"a body has at most {self._limits.max_body_bytes} bytes", headers=_CLOSE
+            413, "too-large", "Too large", f"request body exceeds {self._limits.max_body_bytes} bytes", headers=_CLOSE
         )
         if declared.isdigit() and int(declared[:18]) > self._limits.max_body_bytes:
             return too_large
@@ -174,7 +174,7 @@ class Guard:
                     return too_large
                 if not message.get("more_body", False):
                     return bytes(body)
-        return Problem(408, "too-slow", "Too slow", "the body did not come in time", headers=_CLOSE)
+        return Problem(408, "too-slow", "Request timeout", "the request body did not arrive in time", headers=_CLOSE)
 
     async def _note(
         self,
@@ -266,7 +266,7 @@ class _Visit:
 
 
 _CLOSE = (("Connection", "close"),)
-_GONE = Problem(400, "incomplete", "Incomplete", "the connection was gone before the whole body had come")
+_GONE = Problem(400, "incomplete", "Incomplete request", "the connection was closed before the whole body arrived")
 
 
 async def _enter(visit: _Visit, entry: Entry, rules: Rules) -> None:

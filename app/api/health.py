@@ -44,8 +44,8 @@ async def readyz(has: With) -> Response:
 async def metrics(has: With) -> Response:
     """Return what the driver did so far, for Prometheus; needs the read token unless the server was started open."""
     if has.metrics is None:
-        raise ProblemError(not_found("a run that is only a file has no metrics; they are of a driver that runs"))
+        raise ProblemError(not_found("metrics are only available while the driver is running"))
     return Response(await has.reads.ask(has.metrics), media_type=METRICS_TYPE)
 
 
-_NOT_READY = Problem(503, "not-ready", "Not ready", "the run's record is behind", headers=(("Retry-After", "1"),))
+_NOT_READY = Problem(503, "not-ready", "Not ready", "the recorder is behind", headers=(("Retry-After", "1"),))

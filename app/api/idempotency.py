@@ -77,12 +77,12 @@ class Remembered:
 
 
 _REUSED = Problem(
-    422, "key-reused", "Key used before", "this Idempotency-Key was used for another request; take a new key"
+    422, "key-reused", "Idempotency key reused", "this Idempotency-Key was used for a different request; use a new key"
 )
 _IN_FLIGHT = Problem(
     409,
     "key-in-flight",
     "The same request is being worked on",
-    "the first request with this Idempotency-Key has no answer yet; send it again in a moment for the same operation",
+    "the first request with this Idempotency-Key is still in progress; retry later",
     headers=(("Retry-After", "1"),),
 )

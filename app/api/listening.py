@@ -23,7 +23,7 @@ def take_seat(has: With) -> Iterator[None]:
         ProblemError: All are taken; a browser falls back to asking now and then.
     """
     if not has.seats.take():
-        detail = f"{has.settings.limits.n_streams} live views are open already; close one, or ask without the stream"
+        detail = f"the limit of {has.settings.limits.n_streams} open streams is reached; close one, or poll"
         later = (("Retry-After", "5"),)
         raise ProblemError(Problem(503, "too-many-streams", "Too many streams", detail, headers=later))
     try:

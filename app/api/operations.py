@@ -31,7 +31,7 @@ def find_operation(has: Collaborators, operation_id: str) -> Known:
             if one.id == operation_id:
                 return one
         cursor = found[-1].id
-    raise ProblemError(not_found("this run has no such operation"))
+    raise ProblemError(not_found(f"no operation {operation_id!r} in this run"))
 
 
 def list_operations(has: Collaborators, limit: int, cursor: str | None) -> tuple[Known, ...]:

@@ -69,17 +69,17 @@ _TITLES = {
     405: ("method-not-allowed", "Method not allowed"),
     406: ("not-acceptable", "Not acceptable"),
     413: ("too-large", "Too large"),
-    415: ("not-json", "Only JSON is taken"),
+    415: ("not-json", "Unsupported media type"),
 }
 
 # First match wins, so the narrower type stands above the wider one.
 _BY_TYPE: tuple[tuple[type[PodiumError], int, str, str], ...] = (
-    (UnknownNameError, 404, "unknown-name", "No such thing"),
-    (GenerationConflictError, 412, "stale-generation", "Changed by somebody else"),
-    (LiveStateError, 409, "state-would-be-lost", "A group's state would be lost"),
-    (StateError, 409, "state-forbids", "The present state forbids it"),
-    (RunFileError, 503, "unreadable-file", "The run's file cannot be read"),
-    (UsageError, 422, "cannot-work", "This can never work"),
+    (UnknownNameError, 404, "unknown-name", "Not found"),
+    (GenerationConflictError, 412, "stale-generation", "Generation conflict"),
+    (LiveStateError, 409, "state-would-be-lost", "Group state would be lost"),
+    (StateError, 409, "state-forbids", "Conflict with the current state"),
+    (RunFileError, 503, "unreadable-file", "Run file not readable"),
+    (UsageError, 422, "cannot-work", "Invalid request"),
 )
 
 
@@ -94,30 +94,30 @@ def problem_of(error: Exception) -> Problem:
         return error.problem
     if isinstance(error, ReaderError):
         retry = (("Retry-After", str(max(1, round(error.retry_after_s)))),)
-        return Problem(503, "busy", "The run's file did not answer", str(error), headers=retry)
+        return Problem(503, "busy", "Run file busy", str(error), headers=retry)
     if isinstance(error, PlacementError):
         return _placement_problem(error)
     if isinstance(error, CallTimeoutError | ClusterUnreachableError):
         retry = (("Retry-After", "5"),)
-        return Problem(503, "cluster-silent", "The cluster does not answer", str(error), headers=retry)
+        return Problem(503, "cluster-silent", "Cluster not responding", str(error), headers=retry)
     for kind, status, slug, title in _BY_TYPE:
         if isinstance(error, kind):
             return Problem(status, slug, title, str(error), more=_more(error))
     if isinstance(error, RequestValidationError):
         return _validation_problem(error)
     if isinstance(error, HTTPException):
-        slug, title = _TITLES.get(error.status_code, ("refused", "Refused"))
+        slug, title = _TITLES.get(error.status_code, ("refused", "Request refused"))
         headers = tuple((error.headers or {}).items())
         return Problem(error.status_code, slug, title, str(error.detail), headers=headers)
-    return Problem(500, "failed", "The server failed", "an error inside Podium; the driver's log has its traceback")
+    return Problem(500, "failed", "Internal server error", "internal error; see the driver log for the traceback")
 
 
 def _placement_problem(error: PlacementError) -> Problem:
     """Return 422 for what would not fit if everything were free, 409 for what may fit later."""
     more = (("needed", dict(error.needed)), ("available", dict(error.available)))
     if error.hopeless:
-        return Problem(422, "cannot-fit", "Larger than the cluster", str(error), more=more)
-    return Problem(409, "no-room", "No room on the cluster now", str(error), more=more)
+        return Problem(422, "cannot-fit", "Exceeds cluster resources", str(error), more=more)
+    return Problem(409, "no-room", "Insufficient free resources", str(error), more=more)
 
 
 def _more(error: PodiumError) -> tuple[tuple[str, object], ...]:
@@ -133,7 +133,7 @@ def _more(error: PodiumError) -> tuple[tuple[str, object], ...]:
 def _validation_problem(error: RequestValidationError) -> Problem:
     found = tuple(FieldProblem(".".join(map(str, one["loc"])), _said(one)) for one in error.errors())
     detail = "; ".join(f"{one.where}: {one.message}" for one in found[:5])
-    return Problem(422, "invalid-request", "The request does not fit", detail, errors=found)
+    return Problem(422, "invalid-request", "Invalid request", detail, errors=found)
 
 
 def _said(one: Mapping[str, Any]) -> str:

@@ -43,10 +43,10 @@ class CallsAsked(_Asked):
     method: str = Field("", max_length=200)
     status: Literal["", "running", "ok", "error", "died", "cancelled"] = ""
     step: int | None = Field(None, ge=0, le=_MAX_ID)
-    min_ms: float | None = Field(None, ge=0, le=_FAR_MS, allow_inf_nan=False, description="Took at least so long")
+    min_ms: float | None = Field(None, ge=0, le=_FAR_MS, allow_inf_nan=False, description="Minimum duration in ms")
     above_p95: bool = Field(False, description="Slower than the p95 of its method over the whole run")
     padding_above: float | None = Field(
-        None, ge=0, le=100, allow_inf_nan=False, description="More padding than so many percent of the rows sent"
+        None, ge=0, le=100, allow_inf_nan=False, description="Minimum padding in percent of the rows sent"
     )
 
 
@@ -169,7 +169,7 @@ async def get_call(has: With, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -
     def ask() -> Response:
         found = has.source.call(call_id)
         if found is None:
-            raise ProblemError(not_found(f"this run has no call {call_id}, or it was pruned"))
+            raise ProblemError(not_found(f"call {call_id} does not exist in this run, or was pruned"))
         return json_answer(found)
 
     return await has.reads.ask(ask)
@@ -278,7 +278,7 @@ def find_pool(has: Collaborators, name: str) -> commands.PoolSnapshot | source.P
     for pool in has.source.pools():
         if pool.name == name:
             return pool
-    raise ProblemError(not_found("this run has no such resource pool"))
+    raise ProblemError(not_found(f"no resource pool {name!r} in this run"))
 
 
 def _pools(has: Collaborators) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 STATIC_PREFIX = "/static/"
 STREAM_PATH = "/api/v1/stream"
-READ_ONLY_HINT = "this run is read-only; start it with --control (or app.serve(control=True)) to steer it"
+READ_ONLY_HINT = "Read-only. Start the run with --control (or app.serve(control=True)) to allow changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ def judge(head: Head, rules: Rules) -> Verdict:
 _NO_TOKEN = Problem(
     401,
     "no-token",
-    "A token is needed",
-    "open the URL that Podium printed when the run started, or send its token as 'Authorization: Bearer TOKEN'",
+    "Token required",
+    "open the URL that Podium printed at startup, or send the token as 'Authorization: Bearer TOKEN'",
     headers=(("WWW-Authenticate", 'Bearer realm="podium"'),),
 )
 
@@ -203,18 +203,18 @@ def _check_source(head: Head, rules: Rules) -> Refusal | None:
     """Refuse what is meant for another server, or was sent by another site's page."""
     host = head.header("host").lower()
     if host not in rules.hosts:
-        detail = "the Host header names another server; use the printed URL, or allow this name with --allowed-host"
-        return Refusal(Problem(421, "wrong-host", "Not this server", detail))
+        detail = "Host header not allowed; use the printed URL, or allow this host with --allowed-host"
+        return Refusal(Problem(421, "wrong-host", "Misdirected request", detail))
     if head.is_static:
         return None
     site = head.header("sec-fetch-site")
     navigates = head.header("sec-fetch-mode") == "navigate" and head.header("sec-fetch-dest") == "document"
     if site not in {"", "same-origin", "none"} and not (navigates and head.method == "GET"):
-        return Refusal(Problem(403, "cross-site", "Sent by another site", f"Sec-Fetch-Site is {site[:40]!r}"))
+        return Refusal(Problem(403, "cross-site", "Cross-site request", f"Sec-Fetch-Site is {site[:40]!r}"))
     origin = head.header("origin").lower()
     if "origin" in head.headers and not (origin in rules.origins and origin.endswith(f"//{host}")):
-        detail = "the Origin header is not this server's own"
-        return Refusal(Problem(403, "wrong-origin", "Sent by another site", detail))
+        detail = "the Origin header does not match this server"
+        return Refusal(Problem(403, "wrong-origin", "Cross-site request", detail))
     return None
 
 
@@ -241,14 +241,14 @@ def _judge_mutation(head: Head, rules: Rules, scope: Scope, by_cookie: bool) -> 
     if not rules.control:
         return Refusal(Problem(403, "read-only", "Read-only", READ_ONLY_HINT), by=scope.value)
     if scope is not Scope.CONTROL:
-        detail = "this token may only read; use the control token"
-        return Refusal(Problem(403, "scope", "Not allowed with this token", detail), by=scope.value)
+        detail = "this token is read-only; use the control token"
+        return Refusal(Problem(403, "scope", "Insufficient scope", detail), by=scope.value)
     if by_cookie and not rules.tokens.is_csrf(head.header("x-csrf")):
-        detail = "a cookie alone changes nothing: send the page's X-CSRF value, or a bearer token"
-        return Refusal(Problem(403, "csrf", "Not sent by our page", detail), by=scope.value)
+        detail = "a cookie is not sufficient for changes; send the X-CSRF header as well, or use a bearer token"
+        return Refusal(Problem(403, "csrf", "CSRF check failed", detail), by=scope.value)
     if head.header("content-type").partition(";")[0].strip().lower() != "application/json":
-        detail = "send 'Content-Type: application/json' with a JSON body, '{}' where there is nothing to say"
-        return Refusal(Problem(415, "not-json", "Only JSON is taken", detail), by=scope.value)
+        detail = "send 'Content-Type: application/json' with a JSON body ('{}' if it is empty)"
+        return Refusal(Problem(415, "not-json", "Unsupported media type", detail), by=scope.value)
     return Visitor(scope, may_control=True)
 
 

@@ -28,7 +28,7 @@ Said = Annotated[ControlRequest | None, Body()]
 _COMMAND: dict[str, Any] = {
     "status_code": 202,
     "responses": {
-        202: {"model": OperationDocument, "description": "Taken; Location names the operation"},
+        202: {"model": OperationDocument, "description": "Accepted; Location is the URL of the operation"},
         200: {"model": PlanDocument, "description": "The plan, for a dry run"},
     },
 }
@@ -36,7 +36,7 @@ _COMMAND: dict[str, Any] = {
 
 @router.post("/resource-pools/merge", operation_id="merge_pools", tags=["resource pools"], **_COMMAND)
 async def merge_pools(asked: Asked, body: MergeRequest) -> Response:
-    """Make one pool of several; their groups go on all of its slots."""
+    """Merge pools into one; all groups run on all of its slots."""
     generations = tuple(body.expected_generations.items())
     command = Merge(tuple(body.pools), body.name, asked.who.name, expected_generations=generations)
     return await submit(asked, command, body)
@@ -44,32 +44,32 @@ async def merge_pools(asked: Asked, body: MergeRequest) -> Response:
 
 @router.post("/resource-pools/{name:path}/pause", operation_id="pause_pool", tags=["resource pools"], **_COMMAND)
 async def pause_pool(asked: Asked, name: PoolName, body: Said = None) -> Response:
-    """Let no new call on the pool's groups start; a running call finishes."""
+    """Pause a pool: new calls on its groups wait, running calls finish."""
     return await submit(asked, Pause(name, asked.who.name), body)
 
 
 @router.post("/resource-pools/{name:path}/resume", operation_id="resume_pool", tags=["resource pools"], **_COMMAND)
 async def resume_pool(asked: Asked, name: PoolName, body: Said = None) -> Response:
-    """Let the pool's groups go on."""
+    """Resume a paused pool."""
     return await submit(asked, Resume(name, asked.who.name), body)
 
 
 @router.post("/resource-pools/{name:path}/resize", operation_id="resize_pool", tags=["resource pools"], **_COMMAND)
 async def resize_pool(asked: Asked, name: PoolName, body: ResizeRequest) -> Response:
-    """Give the pool other processes per node; its groups are rebuilt on them."""
+    """Change the processes per node of a pool; its groups are rebuilt."""
     return await submit(asked, Resize(name, asked.who.name, tuple(body.process_on_nodes)), body)
 
 
 @router.post("/resource-pools/{name:path}/split", operation_id="split_pool", tags=["resource pools"], **_COMMAND)
 async def split_pool(asked: Asked, name: PoolName, body: SplitRequest) -> Response:
-    """Make several pools of the pool's slots, and give each group a home in one of them."""
+    """Split a pool into several; each group is assigned to one of them."""
     parts = tuple(Part(part.name, part.size, tuple(part.groups)) for part in body.parts)
     return await submit(asked, Split(name, asked.who.name, parts), body)
 
 
 @router.post("/worker-groups/{name:path}/move", operation_id="move_group", tags=["worker groups"], **_COMMAND)
 async def move_group(asked: Asked, name: GroupName, body: MoveRequest) -> Response:
-    """Rebuild a group, and what shares its processes, on the slots of another pool."""
+    """Move a group, and groups that share its processes, to another pool."""
     return await submit(asked, Move(name, body.pool, asked.who.name), body)
 
 
@@ -86,9 +86,9 @@ async def cancel_operation(
     operation_id: Annotated[str, Path(max_length=MAX_NAME)],
     body: dict[str, str] | None = None,
 ) -> Response:
-    """Take back an operation that is not running yet."""
+    """Cancel an operation that is not running yet."""
     if body:
-        raise ProblemError(unfit("body: cancel takes none", "body"))
+        raise ProblemError(unfit("body: must be empty", "body"))
     plane = plane_of(has)
     return await has.commands.ask(lambda: json_answer(operation_view(plane.cancel(operation_id), has.source.run())))
 
@@ -98,17 +98,17 @@ async def cancel_operation(
     operation_id="dump_stacks",
     tags=["calls"],
     dependencies=[Depends(no_query)],
-    responses={200: {"description": "The stacks as text, an item per rank that has not answered"}},
+    responses={200: {"description": "Stacks as text, one item per pending rank"}},
 )
 async def dump_stacks(
     has: With, _who: Controller, call_id: Annotated[int, Path(ge=1, le=2**53)], body: dict[str, str] | None = None
 ) -> Response:
-    """Ask the ranks that a call waits for where they are; it takes seconds, and a signal may be sent to each."""
+    """Return the stacks of the pending ranks of a call. Takes seconds and may send a signal to each rank."""
     if body:
-        raise ProblemError(unfit("body: stacks takes none", "body"))
+        raise ProblemError(unfit("body: must be empty", "body"))
     plane_of(has)
     if has.stacks is None:
-        raise ProblemError(not_found("this server cannot reach the run's workers"))
+        raise ProblemError(not_found("the workers of this run are not reachable from this server"))
     dump = has.stacks
 
     def ask() -> Response:

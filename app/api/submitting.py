@@ -26,16 +26,16 @@ from core.errors import (
 )
 from web.rendering import render_plan
 
-IfMatch = Annotated[str | None, Header(description='The pool\'s ETag, such as "g3"', max_length=100)]
+IfMatch = Annotated[str | None, Header(description='ETag of the pool, for example "g3"', max_length=100)]
 Key = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="The same key with the same request is the same operation",
+        description="Requests with the same key and body are one operation",
         pattern=r"^[\x21-\x7e]{1,128}$",
     ),
 ]
-DryRun = Annotated[bool, Query(description="Only return the plan; nothing is changed")]
+DryRun = Annotated[bool, Query(description="Return the plan without applying it")]
 _RETRY = (("Retry-After", "1"),)
 
 
@@ -66,7 +66,7 @@ def asking(
     """
     for name in request.query_params:
         if name != "dry_run":
-            raise ProblemError(unfit(f"query.{name[:40]}: a command takes no query parameter but dry_run"))
+            raise ProblemError(unfit(f"query.{name[:40]}: unknown query parameter; only dry_run is supported"))
     return Asking(request, has, who, if_match, key, dry_run)
 
 
@@ -112,11 +112,11 @@ def plane_of(has: Collaborators) -> ControlPlane:
         ProblemError: The run is over or about to be, or it is read-only.
     """
     if has.is_over():
-        detail = "the driver has ended; nothing is left to steer"
-        raise ProblemError(Problem(409, "run-over", "The run is over", detail))
+        detail = "the driver has ended; the run can no longer be changed"
+        raise ProblemError(Problem(409, "run-over", "Run ended", detail))
     if has.is_ending():
-        detail = "the driver is ending and takes no more commands"
-        raise ProblemError(Problem(503, "ending", "The driver is ending", detail, headers=_RETRY))
+        detail = "the driver is exiting and accepts no more commands"
+        raise ProblemError(Problem(503, "ending", "Driver exiting", detail, headers=_RETRY))
     if not has.controllable or has.control is None:
         raise ProblemError(Problem(403, "read-only", "Read-only", READ_ONLY_HINT))
     return has.control
@@ -125,7 +125,7 @@ def plane_of(has: Collaborators) -> ControlPlane:
 def unfit(detail: str, where: str = "") -> Problem:
     """Return the problem of a request that contradicts itself."""
     errors = (FieldProblem(where, detail),) if where else ()
-    return Problem(422, "invalid-request", "The request does not fit", detail, errors=errors)
+    return Problem(422, "invalid-request", "Invalid request", detail, errors=errors)
 
 
 def refusal(error: PodiumError, plane: ControlPlane, command: Command) -> Problem:
@@ -173,7 +173,7 @@ def _expected(command: Command) -> dict[str, int]:
 
 
 def _last_change(plane: ControlPlane, pools: set[str]) -> Operation | None:
-    """Return the youngest operation that gave one of the pools other slots or ended it, or is about to."""
+    """Return the newest operation that gave one of the pools other slots or ended it, or is about to."""
     for operation in reversed(plane.operations()):
         touched = {change.pool for change in operation.plan.pools} if operation.plan is not None else set()
         counts = operation.state is OperationState.SUCCEEDED or not operation.state.done
@@ -184,9 +184,9 @@ def _last_change(plane: ControlPlane, pools: set[str]) -> Operation | None:
 
 def _gone(pool: str, last: Operation, expected: int) -> Problem:
     """Return the problem of a pool that was there when the asker looked."""
-    detail = f"pool {pool} is gone: {last.who} did a {last.kind} since ({last.id}: {last.before} -> {last.after})"
+    detail = f"pool {pool} no longer exists: {last.kind} by {last.who} ({last.id}: {last.before} -> {last.after})"
     more = (("expected_generation", expected), ("actual_generation", None), ("last_change", brief_operation(last)))
-    return Problem(412, "stale-generation", "Changed by somebody else", detail, more=more)
+    return Problem(412, "stale-generation", "Generation conflict", detail, more=more)
 
 
 def _as_said(command: Command, body: ControlRequest | None, asked: Asking) -> Command:
@@ -201,7 +201,7 @@ def _as_said(command: Command, body: ControlRequest | None, asked: Asking) -> Co
         named = named or bool(command.expected_generations)
         strange = sorted({name for name, _ in command.expected_generations} - set(command.pools))
         if strange:
-            detail = f"expected_generations names {strange[0]!r}, which is not among the pools to merge"
+            detail = f"expected_generations contains {strange[0]!r}, which is not one of the pools to merge"
             raise ProblemError(unfit(detail, "body.expected_generations"))
     if not named and not asked.dry_run and not isinstance(command, Pause | Resume):
         raise ProblemError(_NEEDS_GENERATION)
@@ -216,9 +216,9 @@ def _as_said(command: Command, body: ControlRequest | None, asked: Asking) -> Co
 _NEEDS_GENERATION = Problem(
     428,
     "generation-needed",
-    "Say which generation you saw",
-    "read the pool and send its ETag as If-Match, or expected_generation in the body (expected_generations for a "
-    "merge); If-Match: * changes it whatever it is now",
+    "Precondition required",
+    "send the ETag of the pool as If-Match, or expected_generation in the body (expected_generations for a merge); "
+    "If-Match: * applies the change to any generation",
 )
 
 
@@ -228,8 +228,8 @@ def _agreed(in_body: int | None, if_match: str | None) -> int | None:
         return in_body
     found = re.fullmatch(r'"g(\d{1,15})"', if_match.strip())
     if found is None:
-        raise ProblemError(unfit('header.if-match: a pool\'s ETag looks like "g3", with its quotes', "header.if-match"))
+        raise ProblemError(unfit('header.if-match: expected an ETag such as "g3", with quotes', "header.if-match"))
     if in_body is not None and in_body != int(found[1]):
-        detail = f"If-Match says generation {found[1]}, the body says {in_body}"
+        detail = f"If-Match names generation {found[1]}, but the body names {in_body}"
         raise ProblemError(unfit(detail, "header.if-match"))
     return int(found[1])

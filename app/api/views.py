@@ -15,9 +15,9 @@ from web.plans import public_names
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TITLES = {
-    "failed": "The operation failed",
-    "cancelled": "The operation was cancelled",
-    "expired": "The operation's deadline passed",
+    "failed": "Operation failed",
+    "cancelled": "Operation cancelled",
+    "expired": "Operation expired",
 }
 
 

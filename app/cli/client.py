@@ -19,11 +19,9 @@ from app.client import (
 )
 from app.settings import client_settings
 
-Url = Annotated[
-    str, typer.Option("--url", help="The dashboard's address without its token, or unix:PATH; else PODIUM_URL.")
-]
+Url = Annotated[str, typer.Option("--url", help="Dashboard URL without token, or unix:PATH. Default: $PODIUM_URL.")]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", help="The file that holds the token; else PODIUM_TOKEN.")
+    Path | None, typer.Option("--token-file", help="File that contains the token. Default: $PODIUM_TOKEN.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -40,7 +38,7 @@ def connect(url: str, token_file: Path | None) -> Client:
 
 def said_of(error: ClientError) -> str:
     """Return the line for ``error``, with the way to a token where one is missing."""
-    return f"{error} (--token-file or PODIUM_TOKEN)" if isinstance(error, NotAuthorisedError) else str(error)
+    return f"{error} (pass --token-file or set PODIUM_TOKEN)" if isinstance(error, NotAuthorisedError) else str(error)
 
 
 def code_of(error: ClientError) -> Exit:

@@ -1,4 +1,4 @@
-"""``podium db``: looks after the files of runs that are over."""
+"""``podium db``: check, upgrade and prune run files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from app.store.opened import bound_memory, real_path
 from app.store.prune import Retention
 from app.store.trim import trim
 
-program = typer.Typer(no_args_is_help=True, help="Look after the files of runs that are over.")
+program = typer.Typer(no_args_is_help=True, help="Check, upgrade and prune run files.")
 
-File = Annotated[Path, typer.Argument(help="A run's file that no driver writes.")]
+File = Annotated[Path, typer.Argument(help="Run file that is not in use by a driver.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_MAX_GB = typer.Option("--max-gb", min=0, max=1e9, help="How big the file may be, in GB of 10^9 bytes.")
-_KEEP_HOURS = typer.Option("--keep-hours", min=0, help="How many hours before the run's end spans are kept.")
+_MAX_GB = typer.Option("--max-gb", min=0, max=1e9, help="Maximum size of the file in GB (10^9 bytes).")
+_KEEP_HOURS = typer.Option("--keep-hours", min=0, help="Keep spans of the last HOURS of the run.")
 
 
 @program.command("check")
 def check_file(file: File, json: Json = False) -> None:
-    """Tell whether a file is whole: SQLite's own check, its schema, and every row by number.
+    """Check a run file: SQLite integrity, schema version, and missing rows.
 
-    Ends with 0 when it is, 1 when something is broken or missing, 2 for no run's file, 3 while a driver writes it.
+    Exit codes: 0 ok, 1 damaged or incomplete, 2 not a run file, 3 in use by a driver.
     """
     with _refusals():
         file = real_path(file)
@@ -44,7 +44,7 @@ def check_file(file: File, json: Json = False) -> None:
 
 @program.command("upgrade")
 def upgrade_file(file: File, json: Json = False) -> None:
-    """Move a file of an older Podium to the schema of this one; the file as it was is kept beside it."""
+    """Upgrade a run file to the current schema. A backup is kept next to it."""
     # Alembic takes a third of a second to import, which no driver shall wait for.
     from app.store.migrate import upgrade
 
@@ -54,9 +54,9 @@ def upgrade_file(file: File, json: Json = False) -> None:
     if json:
         as_json({"before": done.before, "after": done.after, "backup": done.backup})
     elif done.backup is None:
-        line(f"{file} has schema {done.after} already")
+        line(f"{file} already has schema {done.after}")
     else:
-        line(f"{file} went from schema {done.before} to {done.after}; as it was it is in {done.backup}")
+        line(f"{file} upgraded from schema {done.before} to {done.after}; backup: {done.backup}")
 
 
 @program.command("prune")
@@ -66,37 +66,37 @@ def prune_file(
     keep_hours: Annotated[float, _KEEP_HOURS] = 0.0,
     json: Json = False,
 ) -> None:
-    """Let go of a file's oldest spans by size or age; calls, roll-ups, events and operations stay."""
+    """Delete the oldest spans of a run file by size or age. Calls, roll-ups, events and operations are kept."""
     if not max_gb and not keep_hours:
-        raise CommandError("say how much to keep: --max-gb, --keep-hours, or both", code=Exit.USAGE)
+        raise CommandError("pass --max-gb, --keep-hours, or both", code=Exit.USAGE)
     with _refusals():
         file = real_path(file)
         done = trim(file, Retention(int(max_gb * 1e9), keep_hours * 3600))
     if json:
         as_json(asdict(done))
         return
-    gone = f"{done.n_spans:,} spans went; the file has {done.bytes_after:,} bytes, {done.bytes_before:,} before"
+    gone = f"deleted {done.n_spans:,} spans; size {done.bytes_after:,} bytes (before: {done.bytes_before:,})"
     line(f"{file}: {gone}")
     if max_gb and done.bytes_after > max_gb * 1e9:
-        line(f"{file} is still bigger than {max_gb:g} GB: what is left are calls, roll-ups and events, which stay")
+        line(f"{file} is still larger than {max_gb:g} GB: calls, roll-ups and events are not pruned")
 
 
 def _show(found: Checked) -> None:
-    current = "" if found.is_current else "; podium db upgrade moves it on"
+    current = "" if found.is_current else " (run podium db upgrade)"
     pruned = "none" if found.pruned_before_ns is None else f"before {found.pruned_before_ns / 1e9:.1f} s"
     rows: list[tuple[str, object]] = [
         ("file", Path(found.path)),
-        ("state", "sound" if not found.faults else f"broken in {len(found.faults)} places"),
+        ("state", "ok" if not found.faults else f"damaged ({len(found.faults)} errors)"),
         ("schema", f"{found.revision}{current}"),
         ("calls", f"{found.n_calls:,}"),
         ("spans", f"{found.n_spans:,}"),
         ("spans pruned", pruned),
         ("events dropped", f"{found.n_dropped:,}"),
-        ("missing by number", "none" if not found.missing else str(len(found.missing))),
+        ("missing rows", "none" if not found.missing else str(len(found.missing))),
     ]
-    as_table(("what", "found"), rows)
+    as_table(("check", "result"), rows)
     for fault in found.faults:
-        line(f"broken: {fault}")
+        line(f"damaged: {fault}")
     for gap in found.missing:
         numbers = str(gap.first) if gap.first == gap.last else f"{gap.first} to {gap.last}"
         line(f"missing: {gap.table} {numbers}")

@@ -32,19 +32,19 @@ def check_script(script: Path) -> Path:
         CommandError: It is not there, cannot be read, or has a ``core`` beside it that would hide ours.
     """
     if script.is_dir():
-        raise CommandError(f"{script} is a folder; name the driver's script in it", code=Exit.USAGE)
+        raise CommandError(f"{script} is a directory; pass a driver script", code=Exit.USAGE)
     try:
         with script.open("rb"):
             pass
     except OSError as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise CommandError(f"cannot run {script}: {reason}", code=Exit.USAGE) from error
     path = script.resolve()
     hides = shadowed_by(path.parent)
     if hides is not None:
         raise CommandError(
-            f"{hides} would hide Podium's own package 'core' from {path.name} and its workers; "
-            "rename it, or move the driver elsewhere",
+            f"{hides} would shadow Podium's package 'core' for {path.name} and its workers; "
+            "rename it, or move the driver script",
             code=Exit.USAGE,
         )
     return path

@@ -10,19 +10,19 @@ from app.cli.client import Json, TokenFile, Url, connect
 from app.cli.say import CommandError, Exit, as_json, as_table, message
 from app.client import Client, Operation, StillRunningError
 
-program = typer.Typer(no_args_is_help=True, help="Look at a running driver's operations, watch and cancel them.")
+program = typer.Typer(no_args_is_help=True, help="List, watch and cancel operations of a running driver.")
 
-Id = Annotated[str, typer.Argument(help="The operation's id, as pools pause and its kin print it.")]
+Id = Annotated[str, typer.Argument(help="Operation ID, as printed by `podium pools ...`.")]
 
 
 @program.command("list")
 def list_operations(
     url: Url = "",
     token_file: TokenFile = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many, the youngest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of operations.")] = 20,
     json: Json = False,
 ) -> None:
-    """List operations, the youngest first."""
+    """List operations, newest first."""
     found = connect(url, token_file).operations(limit)
     if json:
         as_json([one.document for one in found])
@@ -37,11 +37,11 @@ def watch_operation(
     url: Url = "",
     token_file: TokenFile = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="Seconds to watch; else to its end.")
+        float | None, typer.Option("--timeout", min=0, help="Stop watching after this many seconds.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Follow an operation until it is done; ends with 0 when it succeeded and 1 when not."""
+    """Follow an operation until it is done. Exit code: 0 if it succeeded, else 1."""
     for seen in connect(url, token_file).watch(operation_id, timeout):
         if not json:
             message(said_of(seen))
@@ -51,12 +51,12 @@ def watch_operation(
 
 @program.command("cancel")
 def cancel_operation(operation_id: Id, url: Url = "", token_file: TokenFile = None, json: Json = False) -> None:
-    """Take back an operation that is not running yet."""
+    """Cancel an operation that is not running yet."""
     show(connect(url, token_file).cancel(operation_id), json)
 
 
 def conclude(client: Client, operation: Operation, wait_s: float, json: bool) -> None:
-    """Wait for an operation as long as was asked for, print it, and fail if it came to nothing.
+    """Wait for an operation up to ``wait_s``, print it, and fail if it did not succeed.
 
     Raises:
         CommandError: It is done and did not succeed.
@@ -72,7 +72,7 @@ def conclude(client: Client, operation: Operation, wait_s: float, json: bool) ->
     show(latest, json)
     refuse_failure(latest)
     if not latest.done:
-        message(f"the driver does it at its next safe point; follow it with: podium ops watch {latest.id}")
+        message(f"takes effect at the next safe point of the driver; to follow it: podium ops watch {latest.id}")
 
 
 def show(operation: Operation, json: bool) -> None:
@@ -91,7 +91,7 @@ def refuse_failure(operation: Operation) -> None:
         CommandError: It did not.
     """
     if operation.done and not operation.succeeded:
-        raise CommandError(f"the operation {operation.state}: {operation.error}", code=Exit.FAILED)
+        raise CommandError(f"operation {operation.state}: {operation.error}", code=Exit.FAILED)
 
 
 def said_of(operation: Operation) -> str:

@@ -1,4 +1,4 @@
-"""``podium pools``: look at a running driver's pools, pause, resume, resize, split and merge them, move a group."""
+"""``podium pools``: list, pause, resume, resize, split and merge the pools of a running driver, move a group."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from app.cli.ops import conclude
 from app.cli.say import CommandError, Exit, as_json, as_table, ask, message
 from app.client import Client
 
-program = typer.Typer(no_args_is_help=True, help="Look at a running driver's pools and change them.")
+program = typer.Typer(no_args_is_help=True, help="List and change the pools of a running driver.")
 
-Name = Annotated[str, typer.Argument(help="The pool's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the pool.")]
 Generation = Annotated[
-    int | None, typer.Option("--generation", min=0, help="Refuse if the pool was changed since this generation.")
+    int | None, typer.Option("--generation", min=0, help="Fail if the pool has changed since this generation.")
 ]
-Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until it is done; 0 does not wait.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")]
-Deadline = Annotated[
-    float | None, typer.Option("--deadline", min=0.001, help="Seconds after which the driver gives the change up.")
-]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="Wait up to this many seconds for the operation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan without applying it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Deadline = Annotated[float | None, typer.Option("--deadline", min=0.001, help="Give up after this many seconds.")]
 
 
 @program.command("list")
 def list_pools(url: Url = "", token_file: TokenFile = None, json: Json = False) -> None:
-    """List the pools as they stand."""
+    """List pools."""
     pools = connect(url, token_file).pools()
     if json:
         as_json(pools)
@@ -50,7 +48,7 @@ def pause_pool(
     wait: Wait = 0.0,
     json: Json = False,
 ) -> None:
-    """Let no new call on the pool's groups start; a running call finishes."""
+    """Pause a pool: new calls on its groups wait, running calls finish."""
     client = connect(url, token_file)
     conclude(client, client.pause(name, generation, deadline), wait, json)
 
@@ -65,7 +63,7 @@ def resume_pool(
     wait: Wait = 0.0,
     json: Json = False,
 ) -> None:
-    """Let the pool's groups go on."""
+    """Resume a paused pool."""
     client = connect(url, token_file)
     conclude(client, client.resume(name, generation, deadline), wait, json)
 
@@ -73,7 +71,7 @@ def resume_pool(
 @program.command("resize")
 def resize_pool(
     name: Name,
-    process_on_nodes: Annotated[list[int], typer.Argument(min=1, help="Processes per node, such as 4 or 2 2.")],
+    process_on_nodes: Annotated[list[int], typer.Argument(min=1, help="Processes per node, for example 4 or 2 2.")],
     url: Url = "",
     token_file: TokenFile = None,
     generation: Generation = None,
@@ -83,7 +81,7 @@ def resize_pool(
     wait: Wait = 0.0,
     json: Json = False,
 ) -> None:
-    """Give the pool other processes per node; its groups are rebuilt on them."""
+    """Change the processes per node of a pool. Its groups are rebuilt."""
     client = connect(url, token_file)
     seen = _seen(client, name, generation)
     if _agreed(lambda: client.plan_resize(name, process_on_nodes), dry_run, yes, json):
@@ -93,7 +91,7 @@ def resize_pool(
 @program.command("split")
 def split_pool(
     name: Name,
-    parts: Annotated[list[str], typer.Argument(help="NAME=SIZE[:GROUP,...] of each new pool, in rank order.")],
+    parts: Annotated[list[str], typer.Argument(help="NAME=SIZE[:GROUP,...] for each new pool, in rank order.")],
     url: Url = "",
     token_file: TokenFile = None,
     generation: Generation = None,
@@ -103,7 +101,7 @@ def split_pool(
     wait: Wait = 0.0,
     json: Json = False,
 ) -> None:
-    """Deal the pool's slots to several new pools: podium pools split all train=2:actor,ref rollout=2:rollout."""
+    """Split a pool into several, for example: podium pools split all train=2:actor,ref rollout=2:rollout."""
     client = connect(url, token_file)
     wanted = [_part(text) for text in parts]
     seen = _seen(client, name, generation)
@@ -113,12 +111,12 @@ def split_pool(
 
 @program.command("merge")
 def merge_pools(
-    pools: Annotated[list[str], typer.Argument(help="The pools to make one of.")],
-    name: Annotated[str, typer.Option("--name", help="What the new pool is called.")],
+    pools: Annotated[list[str], typer.Argument(help="Pools to merge.")],
+    name: Annotated[str, typer.Option("--name", help="Name of the merged pool.")],
     url: Url = "",
     token_file: TokenFile = None,
     generation: Annotated[
-        list[str] | None, typer.Option("--generation", help="POOL=N: refuse if POOL was changed since generation N.")
+        list[str] | None, typer.Option("--generation", help="POOL=N: fail if POOL has changed since generation N.")
     ] = None,
     deadline: Deadline = None,
     dry_run: DryRun = False,
@@ -126,7 +124,7 @@ def merge_pools(
     wait: Wait = 0.0,
     json: Json = False,
 ) -> None:
-    """Make one pool of several; their groups go on all of its slots."""
+    """Merge pools into one. All groups run on all of its slots."""
     client = connect(url, token_file)
     named = dict(_generation(text, pools) for text in generation or ())
     seen = {pool: _seen(client, pool, named.get(pool)) for pool in pools}
@@ -136,8 +134,8 @@ def merge_pools(
 
 @program.command("move")
 def move_group(
-    group: Annotated[str, typer.Argument(help="The group's name.")],
-    pool: Annotated[str, typer.Argument(help="The pool that it goes to.")],
+    group: Annotated[str, typer.Argument(help="Name of the group.")],
+    pool: Annotated[str, typer.Argument(help="Target pool.")],
     url: Url = "",
     token_file: TokenFile = None,
     generation: Generation = None,
@@ -147,7 +145,7 @@ def move_group(
     wait: Wait = 0.0,
     json: Json = False,
 ) -> None:
-    """Rebuild a group, and what shares its processes, on the slots of another pool."""
+    """Move a group, and groups that share its processes, to another pool."""
     client = connect(url, token_file)
     seen = _seen(client, pool, generation)
     if _agreed(lambda: client.plan_move(group, pool), dry_run, yes, json):
@@ -163,14 +161,14 @@ def _agreed(plan: Callable[[], Mapping[str, Any]], dry_run: bool, yes: bool, jso
     """Show the plan, and return whether to go on.
 
     Raises:
-        CommandError: Nobody can be asked and ``--yes`` was not given, or the person said no.
+        CommandError: stdin is not a terminal and ``--yes`` was not given, or the answer was no.
     """
     if dry_run:
         found = plan()
         if json:
             as_json(found)
         else:
-            as_table(("what", "before", "after"), _changes(found))
+            as_table(("resource", "before", "after"), _changes(found))
             for line in _remarks(found):
                 message(line)
         return False
@@ -181,7 +179,7 @@ def _agreed(plan: Callable[[], Mapping[str, Any]], dry_run: bool, yes: bool, jso
         message(f"{what}: {before} -> {after}")
     for line in _remarks(found):
         message(line)
-    if not ask("go on?"):
+    if not ask("apply?"):
         raise CommandError("nothing was changed", code=Exit.FAILED)
     return True
 
@@ -200,11 +198,15 @@ def _changes(plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _remarks(plan: Mapping[str, Any]) -> list[str]:
-    lines = [f"waits for {one}" for one in plan["drains"]] + [f"lost: {one}" for one in plan["lost"]]
+    lines = [f"waits for {one}" for one in plan["in_flight"]] + [f"lost: {one}" for one in plan["lost_state"]]
     if plan["groups"]:
-        how = "new workers come up first" if plan["prepared"] else f"in one go: {plan['why_not_prepared']}"
-        whence = f", {plan['estimate_from']}" if plan["estimate_from"] else ""
-        lines.append(f"{how}; the driver stands still for about {plan['stand_still_s']:.1f} s{whence}")
+        how = (
+            "new workers start before the switch"
+            if plan["prepared"]
+            else f"not prepared: {plan['not_prepared_reason']}"
+        )
+        source = f" ({plan['estimate_from']})" if plan["estimate_from"] else ""
+        lines.append(f"{how}; estimated downtime {plan['downtime_s']:.1f} s{source}")
     return lines
 
 

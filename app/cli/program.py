@@ -1,4 +1,4 @@
-"""The commands put together, and every error that is ours as one line and a code."""
+"""The command line: all commands, and every Podium error as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def program() -> typer.Typer:
         pretty_exceptions_enable=False,
         # Plain help and errors: boxes are noise in a log, and NO_COLOR is kept for free.
         rich_markup_mode=None,
-        help="Record a driver, show it in the browser, steer its pools.",
+        help="Record a driver, view it in the browser, change its pools.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _width()},
     )
     made.command("run", context_settings=_PASS_ON)(showing.run)

@@ -1,4 +1,4 @@
-"""``podium runs``: what is in a runs folder."""
+"""``podium runs``: list runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from app.store.runs import run_paths
 # Nobody waits for a folder's other runs longer than this for one.
 _DEADLINE_S = 2.0
 
-program = typer.Typer(no_args_is_help=True, help="What is in a runs folder.")
+program = typer.Typer(no_args_is_help=True, help="List recorded runs.")
 
 
 @program.command("list")
 def list_runs(
-    runs_dir: Annotated[Path, typer.Option("--runs-dir", help="The folder with the runs' files.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option("--runs-dir", help="Directory with run files.")] = Path("runs"),
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the runs of a folder, newest first."""
+    """List the runs in a directory, newest first."""
     bound_memory()
     found = [(path, run) for path in run_paths(runs_dir) if (run := _read(path)) is not None]
     if json:

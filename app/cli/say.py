@@ -1,4 +1,4 @@
-"""What the command line says, and with which code it ends."""
+"""Terminal output of the command line, and its exit codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CommandError(PodiumError):
 
 
 def message(text: str) -> None:
-    """Say ``text`` to the person at the terminal, on stderr."""
+    """Print ``text`` on stderr."""
     lines = "\n".join(_plain(line) for line in text.split("\n"))
     print(f"podium: {lines}", file=sys.stderr, flush=True)
 
@@ -47,13 +47,13 @@ def line(text: str) -> None:
 
 
 def ask(question: str) -> bool:
-    """Return whether the person at the terminal says yes.
+    """Return whether the user confirms ``question``.
 
     Raises:
-        CommandError: There is nobody to ask.
+        CommandError: stdin is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise CommandError("this changes a running driver and nobody is here to ask; add --yes", code=Exit.USAGE)
+        raise CommandError("stdin is not a terminal; pass --yes to confirm the change", code=Exit.USAGE)
     print(f"podium: {question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

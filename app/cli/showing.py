@@ -22,28 +22,30 @@ from app.store.opened import bound_memory, real_path
 from core import runtime
 from core.runtime import OnDeath
 
-_HOST = typer.Option("--host", help="Where to listen; anything but this machine's loopback needs --i-know.")
-_PORT = typer.Option("--port", help="The port, 0 for a free one.")
-_CONTROL = typer.Option("--control", help="Let pools be steered from the browser, over REST and by podium pools.")
-_I_KNOW = typer.Option("--i-know", help="Let other machines reach the dashboard, on a network that is meant to.")
-_ALLOWED = typer.Option("--allowed-host", help="A further name of this server, with its port, such as tunnel:8080.")
-_UDS = typer.Option("--uds", help="A unix socket to listen on in place of a port; only you can open it.")
-_ROOT_PATH = typer.Option("--root-path", help="The path under which a proxy shows the dashboard, such as /podium.")
-_METRICS_OPEN = typer.Option("--metrics-open", help="Let /metrics be read without a token.")
-_RUNS_DIR = typer.Option("--runs-dir", help="The folder for the runs' files.")
+_HOST = typer.Option("--host", help="Address to listen on. Any address but loopback needs --allow-remote.")
+_PORT = typer.Option("--port", help="Port to listen on; 0 picks a free port.")
+_CONTROL = typer.Option("--control", help="Allow changes of pools from the dashboard, REST and `podium pools`.")
+_ALLOW_REMOTE = typer.Option("--allow-remote", help="Accept connections from other hosts.")
+_I_KNOW = typer.Option("--i-know", hidden=True, help="Deprecated: use --allow-remote.")
+_ALLOWED = typer.Option("--allowed-host", help="Additional Host header to accept, with port, for example tunnel:8080.")
+_UDS = typer.Option("--uds", help="Unix socket to listen on instead of a port; only your user can connect.")
+_ROOT_PATH = typer.Option("--root-path", help="URL path prefix set by a reverse proxy, for example /podium.")
+_METRICS_OPEN = typer.Option("--metrics-open", help="Serve /metrics without a token.")
+_RUNS_DIR = typer.Option("--runs-dir", help="Directory for run files.")
 _NO_TRACEBACKS = typer.Option(
     "--no-tracebacks", help="Record no error messages, tracebacks and ends of logs; they can hold values."
 )
-_CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray that Podium starts.")
-_ON_DEATH = typer.Option(
-    "--on-death", help="What follows a worker's death, for groups that do not say: abort, raise or restart."
+_CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray instance that Podium starts.")
+_ON_DEATH = typer.Option("--on-death", help="Default policy when a worker dies: abort, raise or restart.")
+_STALL_S = typer.Option("--stall-s", min=0.1, help="Warn about calls in flight for longer than this many seconds.")
+_GPUS = typer.Option(
+    "--num-gpus", min=0, help="Logical GPUs of the Ray instance that Podium starts; no hardware needed."
 )
-_STALL_S = typer.Option("--stall-s", min=0.1, help="Tell of calls that have been in flight for so many seconds.")
-_GPUS = typer.Option("--num-gpus", min=0, help="Logical GPUs of the Ray that Podium starts; the machine needs none.")
 
 Host = Annotated[str, _HOST]
 Port = Annotated[int, _PORT]
 Control = Annotated[bool, _CONTROL]
+AllowRemote = Annotated[bool, _ALLOW_REMOTE]
 IKnow = Annotated[bool, _I_KNOW]
 Allowed = Annotated[list[str] | None, _ALLOWED]
 Uds = Annotated[str, _UDS]
@@ -53,29 +55,30 @@ RunsDir = Annotated[Path, _RUNS_DIR]
 NoTracebacks = Annotated[bool, _NO_TRACEBACKS]
 Cpus = Annotated[float | None, _CPUS]
 Gpus = Annotated[float | None, _GPUS]
-WhatOnDeath = Annotated[OnDeath, _ON_DEATH]
+DeathPolicy = Annotated[OnDeath, _ON_DEATH]
 StallS = Annotated[float, _STALL_S]
 
 
 def run(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="The driver, unchanged; what follows it are its own arguments.")],
+    script: Annotated[Path, typer.Argument(help="Driver script. Arguments after it are passed to the script.")],
     runs_dir: RunsDir = Path("runs"),
     host: Host = "127.0.0.1",
     port: Port = 0,
     control: Control = False,
     num_cpus: Cpus = None,
     num_gpus: Gpus = None,
+    allow_remote: AllowRemote = False,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
     no_tracebacks: NoTracebacks = False,
-    on_death: WhatOnDeath = OnDeath.ABORT,
+    on_death: DeathPolicy = OnDeath.ABORT,
     stall_s: StallS = 60.0,
     uds: Uds = "",
     root_path: RootPath = "",
     metrics_open: MetricsOpen = False,
 ) -> None:
-    """Run a driver script with the dashboard up; ends with the script's own exit code."""
+    """Run a driver script with the dashboard. Exits with the exit code of the script."""
     path = check_script(script)
     server = serve(
         runs_dir,
@@ -83,7 +86,7 @@ def run(
         port,
         control,
         name=path.stem,
-        i_know=i_know,
+        allow_remote=allow_remote or _renamed(i_know),
         allowed_hosts=tuple(allowed_host or ()),
         tracebacks=not no_tracebacks,
         script=str(script),
@@ -98,21 +101,22 @@ def run(
 
 def demo(
     context: typer.Context,
-    seed: Annotated[int, typer.Option("--seed", help="The demo's random seed.")] = 0,
-    leave: Annotated[bool, typer.Option("--exit", help="End when the demo's driver is done.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
+    leave: Annotated[bool, typer.Option("--exit", help="Exit when the driver has ended.")] = False,
     runs_dir: RunsDir = Path("runs"),
     host: Host = "127.0.0.1",
     port: Port = 0,
     control: Control = False,
+    allow_remote: AllowRemote = False,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
     uds: Uds = "",
     root_path: RootPath = "",
     metrics_open: MetricsOpen = False,
 ) -> None:
-    """Run the example, a small GRPO training, with the dashboard up; further arguments are the example's own.
+    """Run the example, a small GRPO training, with the dashboard. Other arguments are passed to the example.
 
-    On a terminal the dashboard stays up until Ctrl-C when the driver is done.
+    On a terminal, the dashboard keeps running after the driver has ended, until Ctrl-C.
     """
     path = _demo_script()
     server = serve(
@@ -121,7 +125,7 @@ def demo(
         port,
         control,
         name="demo",
-        i_know=i_know,
+        allow_remote=allow_remote or _renamed(i_know),
         allowed_hosts=tuple(allowed_host or ()),
         script=path.name,
         uds=uds,
@@ -134,19 +138,20 @@ def demo(
 
 
 def view(
-    file: Annotated[Path, typer.Argument(help="A run's file, of a finished, a crashed or a running driver.")],
+    file: Annotated[Path, typer.Argument(help="Run file of a finished, crashed or running driver.")],
     host: Host = "127.0.0.1",
     port: Port = 0,
+    allow_remote: AllowRemote = False,
     i_know: IKnow = False,
     allowed_host: Allowed = None,
     uds: Uds = "",
     root_path: RootPath = "",
 ) -> None:
-    """Show a run from its file, without Ray; read-only."""
+    """Serve the dashboard for a run file, read-only and without Ray."""
     settings = ServerSettings(
         host,
         port,
-        open_to_network=i_know,
+        open_to_network=allow_remote or _renamed(i_know),
         allowed_hosts=tuple(allowed_host or ()),
         uds=uds,
         root_path=root_path,
@@ -155,7 +160,7 @@ def view(
     bound_memory()
     with FileServer(real_path(file), settings) as server:
         message(f"showing {str(file).replace(chr(10), '?')} at {server.url}")
-        _wait_for_the_end("Ctrl-C ends it")
+        _wait_for_the_end("press Ctrl-C to stop")
 
 
 def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
@@ -171,32 +176,39 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
         server.finish(status_of(outcome.error))
         file = _shown(server.db_path)
         if server.db_path.exists():
-            message(f"this run is in {file}; look at it again with: podium view {file}")
+            message(f"run file: {file}; to view it again: podium view {file}")
         else:
-            message(f"the file of this run, {file}, was deleted while it ran; its record is lost")
+            message(f"run file {file} was deleted during the run; its data is lost")
         if stay and outcome.code == Exit.OK:
-            _wait_for_the_end(f"the dashboard stays up at {server.address}; Ctrl-C ends it")
+            _wait_for_the_end(f"dashboard still running at {server.address}; press Ctrl-C to stop")
     return outcome.code
 
 
 def _let_go() -> None:
-    """Close the script's pools, so that the record says that its workers ended, and not that they still live."""
+    """Close the script's pools, so that its workers are recorded as ended."""
     try:
         runtime.current().close()
     except Exception as error:
-        message(f"the script's pools could not all be closed: {error}")
+        message(f"could not close all pools of the script: {error}")
 
 
 def _watch_over(on_death: OnDeath, stall_s: float = 60.0) -> None:
-    """Tell core what to do about dead workers and calls that last; the script may say otherwise."""
+    """Set the defaults for dead workers and stalled calls; the script may override them."""
     current = runtime.current()
     current.health_settings = replace(current.health_settings, on_death=on_death, stall_s=stall_s)
 
 
 def _use_logical_resources(num_cpus: float | None, num_gpus: float | None) -> None:
-    """Tell core what the Ray it may start should offer; nothing is started here."""
+    """Set the logical resources of the Ray instance that core may start; nothing is started here."""
     if num_cpus is not None or num_gpus is not None:
         runtime.ray_options.pin(num_cpus, num_gpus)
+
+
+def _renamed(i_know: bool) -> bool:
+    """Return ``--i-know``, which is called ``--allow-remote`` now, after a warning."""
+    if i_know:
+        message("--i-know is deprecated and will be removed in the next version; use --allow-remote")
+    return i_know
 
 
 def _demo_script() -> Path:
@@ -205,7 +217,7 @@ def _demo_script() -> Path:
     for folder in (here.parent / "examples", here / "_examples"):
         if (folder / "arithmetic_rl.py").is_file():
             return folder / "arithmetic_rl.py"
-    raise CommandError("this installation has no examples; reinstall podium", code=Exit.FAILED)
+    raise CommandError("examples not found in this installation; reinstall podium", code=Exit.FAILED)
 
 
 def _shown(path: Path) -> str:

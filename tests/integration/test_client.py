@@ -262,7 +262,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(at: MemoryPlane, capsys: p
     shown = capsys.readouterr()
     assert "pool pool      2          4" in shown.out
     assert "group rollout  2 on pool  4 on pool (stateless)" in shown.out
-    assert "stands still for about 0.5 s" in shown.err
+    assert "estimated downtime 0.5 s" in shown.err
     assert main(["pools", "merge", "pool", "judges", "--name", "all", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "merge"
     assert (at.pools(), at.by_id) == (before, {})
@@ -271,7 +271,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(at: MemoryPlane, capsys: p
 @pytest.mark.parametrize(
     ("command", "code", "named"),
     [
-        (["resize", "pool", "4"], 2, "add --yes"),
+        (["resize", "pool", "4"], 2, "pass --yes"),
         (["resize", "pool", "0", "--yes"], 2, "process_on_nodes"),
         (["resize", "pool", "99", "--yes"], 1, "16 slots"),
         (["resize", "pool", "4", "--generation", "2", "--yes"], 3, "generation 3, not 2"),

@@ -52,7 +52,7 @@ def test_a_root_that_is_no_path_is_refused(root_path: str) -> None:
 
 
 def test_a_socket_takes_the_place_of_host_and_port() -> None:
-    with pytest.raises(SettingsError, match="one or the other"):
+    with pytest.raises(SettingsError, match="cannot be combined with"):
         ServerSettings(uds="podium.sock", port=80)
     with pytest.raises(SettingsError, match="bytes long"):
         ServerSettings(uds="x" * 110)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import main
 from app.cli.say import message
 from app.client import Client, UnreachableError
+from app.server import serve
 from app.settings import ServerSettings, SettingsError, client_settings, is_loopback
 from core.errors import UsageError
 
@@ -21,7 +23,7 @@ def test_a_loopback_host_needs_no_word_from_the_user(host: str) -> None:
 )
 def test_a_host_that_others_can_reach_is_refused(host: str) -> None:
     assert not is_loopback(host)
-    with pytest.raises(SettingsError, match="--i-know"):
+    with pytest.raises(SettingsError, match="--allow-remote"):
         ServerSettings(host=host)
 
 
@@ -69,18 +71,29 @@ def test_a_token_file_that_cannot_be_read_is_a_settings_error(tmp_path: Path) ->
 def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
     file = tmp_path / "token"
     file.write_text(token, encoding="utf-8")
-    with pytest.raises(SettingsError, match="holds no token") as refused:
+    with pytest.raises(SettingsError, match="does not contain a token") as refused:
         client_settings("http://127.0.0.1:1", file, {})
-    with pytest.raises(UsageError, match="the token is not") as unusable:
+    with pytest.raises(UsageError, match="invalid token") as unusable:
         Client("http://127.0.0.1:1", token)
     assert token not in str(refused.value) + str(unusable.value)
 
 
 def test_a_name_that_cannot_be_is_not_reachable() -> None:
-    with pytest.raises(UnreachableError, match="no address"):
+    with pytest.raises(UnreachableError, match="not a valid address"):
         Client("http://a..b:80").pools()
 
 
 def test_no_message_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     message("groups are: a\x1b[31m\nb")
     assert capsys.readouterr().err == "podium: groups are: a?[31m\nb\n"
+
+
+def test_the_old_names_of_allow_remote_still_work_and_warn(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(DeprecationWarning, match="allow_remote"):
+        old = serve(host="10.0.0.1", i_know=True)
+    assert old._web.settings.open_to_network
+    assert serve(host="10.0.0.1", allow_remote=True)._web.settings.open_to_network
+    assert main(["view", "--host", "10.0.0.1", "--i-know", "no-such-run.db"]) != 2
+    assert "--i-know is deprecated" in capsys.readouterr().err
+    assert main(["view", "--host", "10.0.0.1", "no-such-run.db"]) == 2
+    assert "pass --allow-remote" in capsys.readouterr().err

@@ -123,7 +123,7 @@ def test_a_pool_that_somebody_split_meanwhile_is_gone_and_it_says_into_what() ->
     ):
         problem = check_problem(post(house, path, body), 412, "stale-generation")
         assert (problem["actual_generation"], problem["last_change"]["after"]) == (None, "train [1], rest [1]")
-        assert "control did a split" in problem["detail"]
+        assert "split by control" in problem["detail"]
     check_problem(post(house, RESIZE, {"process_on_nodes": [1]}, **{"If-Match": "*"}), 404, "unknown-name")
 
 
