@@ -44,6 +44,7 @@ from web.source import RunSource
 _log = logging.getLogger("podium.server")
 _START_S = 10.0
 _JOIN_S = 3.0
+_CONTROL_TOKEN = ".control-token"
 
 
 class WebServer:
@@ -144,8 +145,13 @@ class RunServer:
 
     @property
     def url(self) -> str:
-        """The dashboard's address with a token in it, the control token where control is on."""
+        """The dashboard's address with a token in it, the control token where control is on; not for a log."""
         return self._web.url(self._tokens.control or self._tokens.read)
+
+    @property
+    def read_url(self) -> str:
+        """The dashboard's address with the token that may only read."""
+        return self._web.url(self._tokens.read)
 
     @property
     def address(self) -> str:
@@ -161,6 +167,11 @@ class RunServer:
     def control_token(self) -> str:
         """The token that may steer, empty on a read-only server."""
         return self._tokens.control
+
+    @property
+    def control_token_file(self) -> Path | None:
+        """The file that holds the control token while the driver runs, None on a read-only server."""
+        return self._beside(_CONTROL_TOKEN) if self._tokens.control else None
 
     @property
     def db_path(self) -> Path:
@@ -205,7 +216,7 @@ class RunServer:
         self._reader = Reader(recorder.path)
         metrics, live = Metrics(recorder.state), Live(current)
         plane = self._wire(recorder, metrics)
-        self._write_tokens(recorder.path)
+        self._write_tokens()
         app = create_app(
             self._reader,
             plane,
@@ -270,11 +281,14 @@ class RunServer:
             current.bus.subscribe(observer)
         return control_plane(current) if self._web.settings.control else None
 
-    def _write_tokens(self, db_path: Path) -> None:
+    def _beside(self, suffix: str) -> Path:
+        return self.db_path.with_name(self.db_path.name + suffix)
+
+    def _write_tokens(self) -> None:
         """Leave the tokens beside the run's file for programs of this user, and for nobody else."""
-        for suffix, token in ((".token", self._tokens.read), (".control-token", self._tokens.control)):
+        for suffix, token in ((".token", self._tokens.read), (_CONTROL_TOKEN, self._tokens.control)):
             if token:
-                path = db_path.with_name(db_path.name + suffix)
+                path = self._beside(suffix)
                 handle = open_private(path, os.O_WRONLY | os.O_EXCL)
                 self._token_files.append(path)
                 with os.fdopen(handle, "w", encoding="ascii") as file:

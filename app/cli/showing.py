@@ -166,7 +166,7 @@ def view(
 def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
     """Run the script under ``server`` and return the exit code."""
     with server:
-        message(f"dashboard at {server.url}")
+        _announce(server)
         outcome = run_script(path, arguments)
         # Ray's handler of SIGTERM sets an alarm that would abort the process 3 s later, in the middle of tidying up.
         signal.alarm(0)
@@ -182,6 +182,16 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
         if stay and outcome.code == Exit.OK:
             _wait_for_the_end(f"dashboard still running at {server.address}; press Ctrl-C to stop")
     return outcome.code
+
+
+def _announce(server: RunServer) -> None:
+    """Print the dashboard's URL; a log gets the read token only, as more people read a log than may steer the run."""
+    if sys.stderr.isatty() or server.control_token_file is None:
+        message(f"dashboard at {server.url}")
+        return
+    message(f"dashboard at {server.read_url}")
+    file = _shown(server.control_token_file)
+    message(f"that URL is read-only, as stderr is not a terminal; the control token is in {file}")
 
 
 def _let_go() -> None:

@@ -120,8 +120,14 @@ class Command:
 
     @property
     def url(self) -> str:
-        """Return the printed URL, with its token."""
+        """Return the printed URL, with the token that may read."""
         return self.said(r"(http://127\.0\.0\.1:\d+/\?token=\S{43})$")[1]
+
+    @property
+    def control_url(self) -> str:
+        """Return the URL with the control token, which lies in a file."""
+        file = self.folder / self.said(r"the control token is in (\S+\.control-token)$")[1]
+        return f"{self.origin}/?token={file.read_text().strip()}"
 
     @property
     def origin(self) -> str:

@@ -43,9 +43,9 @@ def demo(short_dir: Path) -> Iterator[Command]:
 
 @pytest.fixture(scope="module")
 def visit(browser: Browser, demo: Command) -> Iterator[Watched]:
-    """A browser that followed the printed URL while the run goes on."""
+    """A browser that came with the control token while the run goes on."""
     watched = watch(browser)
-    watched.page.goto(demo.url)
+    watched.page.goto(demo.control_url)
     yield watched
     watched.page.context.close()
 
@@ -172,7 +172,7 @@ def test_pictures_of_the_pages_while_the_run_goes_on(demo: Command, browser: Bro
     for dark in (False, True):
         watched = watch(browser, dark=dark)
         page = watched.page
-        page.goto(demo.url)
+        page.goto(demo.control_url)
         page.set_viewport_size({"width": WIDTH_PX, "height": LOW_PX})
         page.goto(f"{demo.origin}/timeline?last=12")
         watched.until("podium.timeline.draws > 2 && podium.timeline.data.bars.lane.length > 0", "bars")

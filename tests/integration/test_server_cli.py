@@ -254,6 +254,24 @@ def test_the_demo_finds_its_driver_in_the_source_tree() -> None:
     assert showing._demo_script() == ROOT / "examples" / "arithmetic_rl.py"
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_control_token_is_printed_on_a_terminal_only(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import pathlib
+for suffix in (".token", ".control-token"):
+    print(next(pathlib.Path("runs").glob(f"*.db{suffix}")).read_text().strip())
+"""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert main(["run", "--control", write("driver.py", text)]) == 0
+    said = capsys.readouterr()
+    read, control = said.out.split()
+    assert (control in said.err) is terminal
+    assert (read in said.err) is not terminal
+    assert (".db.control-token" in said.err) is not terminal
+
+
 def test_on_a_terminal_the_dashboard_stays_until_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
     script = Path(write("driver.py", "print('done')"))
     server = app.serve("runs")
