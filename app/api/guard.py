@@ -127,9 +127,7 @@ class Guard:
         if visit.head.is_mutation:
             body = await self._body(receive, visit.head, self._limits.body_timeout_s)
             if isinstance(body, bytes) and (name := _doubled_key(body)) is not None:
-                body = Problem(
-                    422, "invalid-request", "The request does not fit", f"body: the key {name[:40]!r} is there twice"
-                )
+                body = Problem(422, "invalid-request", "Invalid request", f"body: the key {name[:40]!r} is there twice")
             expected = _expected_generation(visit.head, body if isinstance(body, bytes) else b"")
             if isinstance(body, Problem):
                 await self._note(visit, visitor.name, expected, "refused", f"{body.status} {body.slug}")

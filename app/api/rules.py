@@ -186,7 +186,7 @@ def _malformed(detail: str) -> Problem:
 
 
 def _invalid(detail: str) -> Problem:
-    return Problem(422, "invalid-request", "The request does not fit", detail)
+    return Problem(422, "invalid-request", "Invalid request", detail)
 
 
 def _doubled_name(query: str) -> str | None:

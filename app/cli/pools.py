@@ -158,7 +158,7 @@ def _seen(client: Client, pool: str, generation: int | None) -> int:
 
 
 def _agreed(plan: Callable[[], Mapping[str, Any]], dry_run: bool, yes: bool, json: bool) -> bool:
-    """Show the plan, and return whether to go on.
+    """Show the plan, and return whether to apply it.
 
     Raises:
         CommandError: stdin is not a terminal and ``--yes`` was not given, or the answer was no.

@@ -237,11 +237,11 @@ def _shown(path: Path) -> str:
     return str(path)
 
 
-def _wait_for_the_end(said: str) -> None:
-    """Say ``said``, then wait for Ctrl-C or a request to end."""
+def _wait_for_the_end(text: str) -> None:
+    """Print ``text``, then wait for Ctrl-C or SIGTERM."""
     over = threading.Event()
     with _on_sigterm(over), contextlib.suppress(KeyboardInterrupt):
-        message(said)
+        message(text)
         # A bare wait() would not let the main thread see a signal on every platform.
         while not over.wait(0.5):
             pass
