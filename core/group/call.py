@@ -30,8 +30,7 @@ from core.pool import Gate
 from core.runtime import CallFacts
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
+class _Route(NamedTuple):
     """A call past its gate: the group as functions of a user's mode see it, the mode's rule, and the workers."""
 
     group: Any
@@ -114,20 +113,16 @@ def _pass_gate(state: GroupState, group: Any, method: Method) -> tuple[_Route, i
             live.gate.join()
             return _Route(group, live, rule, method), called_ns, 0
         if live.gate.enter(_StillWanted(state, live, not within)):
-            if not _has_changed(state, live):
+            try:
+                # In this order: workers are replaced before the action that did it is withdrawn.
+                has_changed = safe_point.run_for(state.name) or state.live is not live
+            except BaseException:
+                live.gate.leave()
+                raise
+            if not has_changed:
                 gate_ns = runtime.clock.now_ns() - called_ns if waited_since_ns else 0
                 return _Route(group, live, rule, method), called_ns, gate_ns
             live.gate.leave()
-
-
-def _has_changed(state: GroupState, live: LiveWorkers) -> bool:
-    """Run what waits for a call of this group, past its gate; return whether it has other workers than ``live``."""
-    try:
-        # In this order: workers are replaced before the action that did it is withdrawn.
-        return state.runtime.safe_point.run_for(state.name) or state.live is not live
-    except BaseException:
-        live.gate.leave()
-        raise
 
 
 class _StillWanted:
