@@ -230,7 +230,7 @@ class Ledger:
         method = places.method(group, event.method, dispatch_mode_id, execute_mode_id, event.blocking)
         self._methods_changed[method.id] = method
         pool_id = places.pool(event.pool).id
-        n_expected = group.world_size or 1
+        n_expected = len(event.ranks) or group.world_size or 1
         call = OpenCall(event, method, pool_id, dispatch_mode_id, execute_mode_id, n_expected)
         self._totals.begin(call)
         self._n_calls += 1

@@ -135,10 +135,10 @@ def running_lanes(connection: sqlite3.Connection, call_id: int) -> list[tuple[in
     """Return (lane id, rank) of the ranks that a call in flight was sent to and that have not answered."""
     return connection.execute(
         "SELECT l.id, l.rank FROM call c JOIN method m ON m.id = c.method_id JOIN worker_group g ON g.id = m.group_id "
-        "JOIN word d ON d.id = c.dispatch_mode_id JOIN word e ON e.id = c.execute_mode_id "
+        "JOIN word e ON e.id = c.execute_mode_id "
         "JOIN lane l ON l.group_id = g.id AND (g.world_size = 0 OR l.rank < g.world_size) WHERE c.id = ? "
-        # A call to rank zero alone is not waiting for the others.
-        "AND (l.rank = 0 OR NOT (d.text LIKE '%RANK_ZERO%' OR e.text LIKE '%RANK_ZERO%')) "
+        # A call that rank 0 alone executes does not wait for the others, whatever its dispatch mode is named.
+        "AND (l.rank = 0 OR e.text <> 'RANK_ZERO') "
         "AND NOT EXISTS (SELECT 1 FROM rank_span s WHERE s.call_id = c.id AND s.lane_id = l.id) ORDER BY l.rank",
         (call_id,),
     ).fetchall()

@@ -213,7 +213,8 @@ class WorkerClock:
 class CallStarted(NamedTuple):
     """The driver asked for a bound method and has passed the pool's gate.
 
-    ``at_ns`` is when the driver made the call, before it waited ``gate_ns`` at the gate.
+    ``at_ns`` is when the driver made the call, before it waited ``gate_ns`` at the gate. ``ranks`` are those that
+    execute it.
     """
 
     call_id: int
@@ -227,6 +228,7 @@ class CallStarted(NamedTuple):
     blocking: bool
     gate_ns: int
     step: int
+    ranks: tuple[int, ...] = ()
 
 
 class RankFinished(NamedTuple):

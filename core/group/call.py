@@ -168,6 +168,7 @@ def _start(live: LiveWorkers, method: Method, called_ns: int, gate_ns: int) -> C
             blocking=registration.blocking,
             gate_ns=gate_ns,
             step=live.runtime.step,
+            ranks=ranks,
         )
     )
     facts = CallFacts(

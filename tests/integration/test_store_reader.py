@@ -158,6 +158,18 @@ def test_of_a_call_in_flight_the_ranks_that_have_not_answered_are_shown_as_runni
     ]
 
 
+@pytest.mark.parametrize(("execute_mode", "pending"), [("ALL", [0, 1, 2]), ("RANK_ZERO", [0])])
+def test_which_ranks_a_call_waits_for_is_known_by_how_it_executes_and_not_by_its_modes_name(
+    stage: Stage, execute_mode: str, pending: list[int]
+) -> None:
+    call = started(1, 10)._replace(
+        dispatch_mode="NOT_RANK_ZERO", execute_mode=execute_mode, ranks=tuple(range(len(pending)))
+    )
+    detail = stage.play(*people(3), call).call(1)
+    assert detail is not None
+    assert [one.rank for one in detail.spans] == pending
+
+
 def test_a_call_to_rank_zero_waits_for_nobody_else(stage: Stage) -> None:
     reader = stage.play(*people(3), started(1, 10)._replace(dispatch_mode="RANK_ZERO"))
     detail = reader.call(1)

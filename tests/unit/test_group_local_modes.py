@@ -379,3 +379,10 @@ def test_every_call_ends_once_also_when_it_fails(watched: Watched) -> None:
     seen.await_count(CallFinished, len(seen.of(CallStarted)))
     ended = [event.call_id for event in seen.of(CallFinished)]
     assert sorted(ended) == [event.call_id for event in seen.of(CallStarted)]
+
+
+def test_the_record_has_the_ranks_that_execute_a_call(watched: Watched) -> None:
+    four, seen = watched
+    four.execute_all_sync("echo", 1)
+    four.execute_rank_zero_sync("echo", 1)
+    assert [event.ranks for event in seen.of(CallStarted)[-2:]] == [(0, 1, 2, 3), (0,)]
