@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
 from web.figures import figure_specs
 from web.frame import Content, Frame
@@ -51,9 +50,9 @@ def _thinned(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _step_block(step: Step) -> dict[str, object]:
-    """Return a step for the page's data block; JSON has no NaN and no infinity, so these are null in it."""
+    """Return what the chart needs of a step; JSON has no NaN and no infinity, so these are null in it."""
     metrics = [(name, value if math.isfinite(value) else None) for name, value in step.metrics]
-    return {**asdict(step), "metrics": metrics}
+    return {"index": step.index, "metrics": metrics}
 
 
 def _casualties(overview: Overview) -> list[Worker]:

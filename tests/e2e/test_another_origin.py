@@ -167,7 +167,7 @@ def test_a_page_of_another_origin_reads_nothing_and_pauses_nothing(victim: Victi
 
     page.evaluate(_FORM, victim.origin)
     page.wait_for_url(f"{victim.origin}/**")
-    assert "Sent by another site" in page.inner_text("body")
+    assert "Cross-site request" in page.inner_text("body")
 
     assert answered
     asked = [(one.request.method, one.status) for one in answered if one.request.resource_type != "document"]

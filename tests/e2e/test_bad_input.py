@@ -51,7 +51,7 @@ def driver(folder: Path, last_lines: str) -> str:
 def ours(command: Command) -> list[str]:
     """Return the lines that Podium said, but for where the dashboard and the file are."""
     said = [line for line in command.err.lines if line.startswith("podium: ")]
-    return [line for line in said if "dashboard at http" not in line and "this run is in" not in line]
+    return [line for line in said if "dashboard at http" not in line and "run file: " not in line]
 
 
 @slow
@@ -98,7 +98,7 @@ def test_a_worker_that_does_not_start_shows_its_traceback_once_and_takes_the_oth
 def test_a_script_that_is_not_there_is_one_line_and_starts_nothing(short_dir: Path) -> None:
     with Command(short_dir, "run", "nowhere.py") as command:
         assert command.wait() == 2
-        assert command.err.lines == ["podium: cannot run nowhere.py: there is no such file"]
+        assert command.err.lines == ["podium: cannot run nowhere.py: no such file"]
         assert command.out.lines == []
         assert command.gone()
 

@@ -60,7 +60,7 @@ def ended(demo: Command) -> Command:
 @pytest.fixture(scope="module")
 def viewer(ended: Command, browser: Browser) -> Iterator[tuple[Command, Watched]]:
     """The command that the run named at its end, and a browser that followed its URL."""
-    printed = shlex.split(ended.said(r"look at it again with: podium (view \S+)$")[1])
+    printed = shlex.split(ended.said(r"to view it again: podium (view \S+)$")[1])
     with Command(ended.folder, *printed) as command:
         watched = watch(browser)
         watched.page.goto(command.url)
@@ -206,9 +206,7 @@ def test_the_driver_ends_well_and_says_what_it_reached(ended: Command) -> None:
     assert after - before == pytest.approx(rise, abs=0.011)
     assert rise >= LEAST_RISE
     assert ended.out.count(r"(?m)^step \d+/") == N_STEPS
-    file = re.fullmatch(
-        r"podium: this run is in (runs/\S+\.db); look at it again with: podium view \1", ended.err.lines[-1]
-    )
+    file = re.fullmatch(r"podium: run file: (runs/\S+\.db); to view it again: podium view \1", ended.err.lines[-1])
     assert file is not None, ended.err.text
     assert (ended.folder / file[1]).is_file()
 

@@ -108,7 +108,7 @@ def test_the_exit_code_is_the_scripts_own(
 def test_a_runs_folder_deleted_under_the_driver_is_told_and_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", write("driver.py", "import shutil\nshutil.rmtree('runs')")]) == 0
     error = capsys.readouterr().err
-    assert "was deleted while it ran; its record is lost" in error
+    assert "was deleted during the run; its data is lost" in error
     assert "podium view" not in error
 
 
@@ -179,8 +179,8 @@ with Controller.local():
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (["run", "nowhere.py"], 2, "there is no such file"),
-        (["run", "."], 2, "is a folder"),
+        (["run", "nowhere.py"], 2, "no such file"),
+        (["run", "."], 2, "is a directory"),
         (["run", "--host", "0.0.0.0", "driver.py"], 2, "--allow-remote"),
         (["run", "--port", "70000", "driver.py"], 2, "70000"),
         (["run", "--runs-dir", "driver.py/runs", "driver.py"], 1, "cannot write runs"),
@@ -225,7 +225,7 @@ def test_a_core_beside_the_script_is_named_before_anything_starts(capsys: pytest
     Path("core").mkdir()
     write("core/__init__.py", "")
     assert main(["run", write("driver.py", "print('ran')")]) == 2
-    assert "would hide Podium's own package 'core'" in one_line(capsys.readouterr().err)
+    assert "would shadow Podium's package 'core'" in one_line(capsys.readouterr().err)
     assert not Path("runs").exists()
 
 
@@ -277,7 +277,7 @@ def test_on_a_terminal_the_dashboard_stays_until_ctrl_c(capsys: pytest.CaptureFi
     server = app.serve("runs")
 
     def interrupt() -> None:
-        while "stays up" not in (said := capsys.readouterr().err):
+        while "dashboard still running" not in (said := capsys.readouterr().err):
             heard.append(said)
             time.sleep(0.05)
         with urllib.request.urlopen(f"{server.address}healthz", timeout=5) as answer:

@@ -135,9 +135,9 @@ def test_a_driver_that_changes_its_folder_keeps_its_record_and_leaves_no_token(
 
 def test_a_server_starts_once(tmp_path: Path) -> None:
     server = app.serve(tmp_path).start()
-    with pytest.raises(ServerStartError, match="starts once"):
+    with pytest.raises(ServerStartError, match="started only once"):
         server.start()
     server.stop()
-    with pytest.raises(ServerStartError, match="starts once"):
+    with pytest.raises(ServerStartError, match="started only once"):
         server.start()
     assert len(list(tmp_path.glob("*.db"))) == 1

@@ -34,6 +34,6 @@ export function sizesOf(rows, width, height) {
 /** On a narrow screen the group's own line says the group; a rank's line then says only its rank. */
 export function shortText(row, width) {
   const text = width < 560 && row.kind === "rank" ? `rank ${row.lane.rank}` : row.text;
-  const most = width < 560 ? 15 : 36;
+  const most = width < 560 ? 13 : 36;
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
