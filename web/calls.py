@@ -32,7 +32,7 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class RankSpan:
-    """One rank's part of a call, in ms since the run's start; None where the rank never said.
+    """One rank's part of a call, in ms since the run's start; None where the rank did not report.
 
     ``queued_ms`` = started - submitted, ``ran_ms`` = finished - started, ``fetched_ms`` = ready - finished.
     ``outside`` says that the aligned span sticks out of its call by more than the clocks' error.
@@ -84,7 +84,7 @@ class CallDetail:
 class CallPage:
     """A page of the list of calls, newest first; ``next_cursor`` is None on the last one.
 
-    A filter that no index answers looks at a bounded number of calls a page: one may have no items and go on.
+    A filter without an index scans a bounded number of calls per page: a page may be empty and not the last.
     """
 
     items: tuple[CallRow, ...]
@@ -93,7 +93,7 @@ class CallPage:
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """What the list of calls is narrowed to; empty means all.
+    """The filter of the list of calls; empty means all.
 
     ``min_ms`` is the least time that a call took, or has been in flight; ``above_p95`` takes those slower than the p95
     of their method over the whole run; ``padding_above`` is a share of the rows sent, 0..1.

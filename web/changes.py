@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot of a pool: the process number ``index`` in rank order and where it sits."""
+    """A slot of a pool: the process number ``index`` in rank order and its placement."""
 
     index: int
     node: str

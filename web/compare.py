@@ -1,4 +1,4 @@
-"""The page Compare: two stretches of a run side by side, told by their steps and not by the clock."""
+"""The page Compare: two step ranges of a run side by side."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class RankOut:
 
 @dataclass(frozen=True, slots=True)
 class CallInFlight:
-    """A call without its end: ``running_ms`` long so far, or when the driver died, with the ranks that are still out.
+    """A call without its end: ``running_ms`` long so far, or when the driver died, with its pending ranks.
 
-    ``is_stalled`` says that it was told as a stall: longer in flight than the driver was asked to bear in silence.
+    ``is_stalled`` says that a stall was reported: it has been in flight for longer than ``stall_s``.
     """
 
     id: int

@@ -82,7 +82,7 @@ def load_calls(source: RunSource, frame: Frame) -> Content:
 
 
 def call_filter(params: Mapping[str, str]) -> CallFilter:
-    """Return the filter that a query asks for; what is no number, or no state, narrows nothing."""
+    """Return the filter that a query asks for; an invalid number or state is ignored."""
     status = params.get("status", "")
     padding = _number(params.get("padding_above", ""))
     return CallFilter(

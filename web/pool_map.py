@@ -26,7 +26,7 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A slot of the map. ``state`` is busy (somebody lives on it), free, dead, or ended with the run."""
+    """A slot of the map. ``state`` is busy (it has a live worker), free, dead, or ended with the run."""
 
     slot: Slot
     state: str
@@ -112,7 +112,7 @@ def pool_map(
     """Return the map of ``pools``."""
     newest = {(worker.group, worker.rank): worker for worker in workers}
     own = {pool.name: tuple(one for one in generations if one.pool == pool.name) for pool in pools}
-    # A closed pool has no groups any more; its last workers tell which it had.
+    # A closed pool has no groups any more; its last workers show which it had.
     last = {pool.name: _groups(pool, newest) for pool in pools}
     slots = {pool.name: _slots(pool, last[pool.name], own[pool.name], newest) for pool in pools}
     nodes = tuple(sorted({slot.node for held in slots.values() for slot in held}, key=_natural))
@@ -141,7 +141,7 @@ def _slots(
     generations: tuple[PoolGeneration, ...],
     newest: dict[tuple[str, int], Worker],
 ) -> tuple[Slot, ...]:
-    """Return the pool's slots; where the record has none yet, they are told from its shape and its workers."""
+    """Return the pool's slots; where none are recorded yet, they are derived from its shape and its workers."""
     if generations and generations[-1].slots and generations[-1].generation == pool.generation:
         return generations[-1].slots
     if generations and len(generations[-1].slots) == pool.world_size:

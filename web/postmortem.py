@@ -53,7 +53,7 @@ class RankAtEnd:
 
 
 def load_postmortem(source: RunSource, frame: Frame) -> Content:
-    """Return the page; of a run that goes on or ended well it says so."""
+    """Return the page; for a run that is in progress or ended normally it says so."""
     run = source.run()
     deaths = source.deaths()
     crash_text = source.crash_text()
@@ -127,7 +127,7 @@ def ranks_at_end(
 
 
 def _last_spans(source: RunSource, run_ms: float) -> Timeline:
-    """Return the longest last window in which each span can be told; the shortest one if there is none."""
+    """Return the longest last window in which spans are drawn one by one; the shortest one if there is none."""
     for width_ms in _WINDOWS_MS:
         seen = source.timeline(max(run_ms - width_ms, 0.0), run_ms, _PX)
         if seen.mode == "bars":

@@ -122,7 +122,7 @@ class RankTotal:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool as it stands. ``state`` is active, pausing, paused, changing, closed or failed."""
+    """A pool in its current state. ``state`` is active, pausing, paused, changing, closed or failed."""
 
     name: str
     state: str
@@ -233,7 +233,7 @@ class Lane:
 class Bars:
     """Spans near enough to see each: parallel columns, one entry a span, in lane order.
 
-    ``start_ms`` and ``end_ms`` are when the rank ran (from submission to readiness where the rank never said);
+    ``start_ms`` and ``end_ms`` are when the rank ran (from submission to readiness where the rank did not report);
     ``queued_ms`` is the time between submission and start. ``end_ms`` of a span still running is the window's end.
     ``status`` is ok, error, died, cancelled or running.
     """
@@ -328,11 +328,11 @@ class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSourc
         ...
 
     def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
-        """Return a window with each of its spans, or None when they are too many to be told one by one, or pruned."""
+        """Return a window with each of its spans, or None when there are too many, or they were pruned."""
         ...
 
     def pools(self) -> tuple[Pool, ...]:
-        """Return the pools as they stand."""
+        """Return the pools in their current state."""
         ...
 
     def workers(self) -> tuple[Worker, ...]:

@@ -19,7 +19,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """A rank's line on the page of a call; None where the rank never said. ``total_ms`` is submission to readiness."""
+    """A rank's line on the page of a call; None where the rank did not report. ``total_ms`` is submission to readiness."""
 
     span: RankSpan
     queued_ms: float | None
@@ -34,7 +34,7 @@ class RankRow:
 def rank_rows(detail: CallDetail, now_ms: float) -> tuple[RankRow, ...]:
     """Return the ranks of a call, longest first; a span that is not over ends at ``now_ms``.
 
-    The run's own clock may be a moment behind its spans; now is then when the last of them said something.
+    The run's own clock may be a moment behind its spans; now is then the last time that any of them reported.
     """
     if not detail.spans:
         return ()

@@ -1,4 +1,4 @@
-// Pages that the server draws: while the run goes on, each [data-live-part] is fetched again and taken in.
+// Pages that the server draws: during the run, each [data-live-part] is fetched again and changed in place.
 
 import { readParts } from "./api.js";
 import { takeIn } from "./morph.js";

@@ -1,4 +1,4 @@
-// The Pools page: the server drew the map; a pool opens beside it, and what may be done with it.
+// The Pools page: the server draws the map; a pool opens in a drawer, with its actions.
 
 import { openChange } from "./change_dialog.js";
 import { $, $$ } from "./dom.js";
@@ -46,7 +46,7 @@ body.addEventListener("click", (event) => {
 });
 onKeys({ Escape: () => !drawer.hidden && close() });
 
-/** The slider goes through the changes: the map is drawn anew as it was after the chosen one. */
+/** The slider selects a change: the map is drawn again as it was after that change. */
 let sliding = Promise.resolve();
 document.addEventListener("input", (event) => {
   const { id, value, dataset } = event.target;

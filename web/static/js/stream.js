@@ -1,5 +1,5 @@
 // What happens at the server, as events: "tick" when something was recorded, "pool", "operation", "end", and
-// "connection" with {ok, sinceMs, why}; "open" when all that there is will be told anew. A hidden tab holds no
+// "connection" with {ok, sinceMs, why}; "open" when the whole state will be sent again. A hidden tab holds no
 // connection. After three failures the ticks come from polling, while the stream is tried again now and then.
 
 import { root } from "./dom.js";
@@ -27,24 +27,24 @@ class Stream extends EventTarget {
       if (document.hidden) this.#close();
       else if (!this.#ended) {
         this.#open();
-        this.#tell("tick", { seq: -1 });
+        this.#emit("tick", { seq: -1 });
       }
     });
     if (!document.hidden) this.#open();
   }
 
-  /** Told by whoever reads data: whether the server answered. */
+  /** Called by whoever reads data: whether the server answered. */
   answered(ok, why = "disconnected") {
     if (ok) {
-      if (this.#lostAt) this.#tell("connection", { ok: true });
+      if (this.#lostAt) this.#emit("connection", { ok: true });
       this.#lostAt = 0;
     } else {
       this.#lostAt = this.#lostAt || Date.now();
-      this.#tell("connection", { ok: false, sinceMs: Date.now() - this.#lostAt, why });
+      this.#emit("connection", { ok: false, sinceMs: Date.now() - this.#lostAt, why });
     }
   }
 
-  #tell(name, data) {
+  #emit(name, data) {
     this.dispatchEvent(new CustomEvent(name, { detail: data }));
   }
 
@@ -56,7 +56,7 @@ class Stream extends EventTarget {
       this.#failures = 0;
       this.#stopPolling();
       this.answered(true);
-      this.#tell("open", {});
+      this.#emit("open", {});
     };
     source.onerror = () => this.#failed(source);
     for (const name of NAMES) {
@@ -80,7 +80,7 @@ class Stream extends EventTarget {
       }
       this.#ended = true;
     }
-    this.#tell(name === "resync" ? "tick" : name, data);
+    this.#emit(name === "resync" ? "tick" : name, data);
   }
 
   #failed(source) {
@@ -93,7 +93,7 @@ class Stream extends EventTarget {
   }
 
   #startPolling() {
-    if (!this.#poll) this.#poll = setInterval(() => this.#tell("tick", { seq: -1 }), POLL_MS);
+    if (!this.#poll) this.#poll = setInterval(() => this.#emit("tick", { seq: -1 }), POLL_MS);
     clearTimeout(this.#retry);
     this.#retry = setTimeout(() => this.#open(), RETRY_MS);
   }

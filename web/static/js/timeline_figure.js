@@ -1,4 +1,4 @@
-// From a window's columns to plotly's traces: bars when they can be told apart, a heat map when not.
+// From a window's columns to plotly's traces: bars when they are few enough, else a heat map.
 
 import { colours, copy, label, spec } from "./plot.js";
 import { sinceStart } from "./format.js";
