@@ -19,7 +19,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """A rank's line on the page of a call; None where the rank did not report. ``total_ms`` is submission to readiness."""
+    """A row of a rank on the page of a call; None where it did not report. ``total_ms`` is submission to readiness."""
 
     span: RankSpan
     queued_ms: float | None
