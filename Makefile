@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow check format openapi bench clean
+.PHONY: help demo test test-fast test-slow compose-test wheel-test check format openapi bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,10 +33,16 @@ test-fast: .venv/.installed-dev ## the quick tiers only: no Ray, no socket, no b
 
 test-slow: .venv/.installed-dev ## what takes minutes: the demo changed while it trains, more kills and random changes
 	$(BIN)/python tests/e2e/chromium.py
-	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py tests/e2e/test_bad_input.py \
+	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py tests/e2e/test_bad_input.py tests/e2e/test_wheel.py \
 		tests/integration/test_store_killed.py tests/integration/test_store_killed_on_ray.py \
 		tests/integration/test_deaths_on_nodes.py \
 		tests/integration/test_live_walks_on_ray.py tests/integration/test_live_nodes_on_ray.py tests/integration/test_direct_on_ray.py --timeout 3600 $(ARGS)
+
+compose-test: .venv/.installed-dev ## build docker-compose.yml's image, train, change pools, stop, view; needs a Docker engine
+	PODIUM_SLOW=1 $(BIN)/python -m pytest tests/e2e/test_compose.py -s --timeout 3600 $(ARGS)
+
+wheel-test: .venv/.installed-dev ## install the wheel into an empty environment and run its commands there
+	PODIUM_SLOW=1 $(BIN)/python -m pytest tests/e2e/test_wheel.py -s --timeout 3600 $(ARGS)
 
 check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models
 	$(BIN)/ruff check .

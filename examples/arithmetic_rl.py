@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from arithmetic import grpo, task
 from arithmetic.recipe import Recipe
+from arithmetic.resources import MAX_COLOCATE_COUNT, logical_resources
 from arithmetic.workers import Actor, Reference, Rollout
 from torch import Tensor
 
@@ -90,12 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     n_steps = given.steps if given.steps is not None else SHORT_STEPS if given.short else FULL_STEPS
 
-    # Logical resources: a machine without a GPU takes the pools all the same. There are more than the pools need, so
-    # that a pool can grow while the training runs; six groups on a slot let a change bring up new workers beside three.
-    core.init(num_cpus=24 * given.nproc, num_gpus=4 * given.nproc)
+    # Logical resources: a machine without a GPU takes the pools all the same.
+    num_cpus, num_gpus = logical_resources(given.nproc)
+    core.init(num_cpus=num_cpus, num_gpus=num_gpus)
     with (
-        RayResourcePool([given.nproc], name_prefix="trainers", max_colocate_count=6) as trainers,
-        RayResourcePool([given.nproc], name_prefix="generators", max_colocate_count=6) as generators,
+        RayResourcePool([given.nproc], name_prefix="trainers", max_colocate_count=MAX_COLOCATE_COUNT) as trainers,
+        RayResourcePool([given.nproc], name_prefix="generators", max_colocate_count=MAX_COLOCATE_COUNT) as generators,
     ):
         before, after = train(Recipe(seed=given.seed), n_steps, trainers, generators)
     print(f"held-out exact match: {before:.2f} before RL, {after:.2f} after ({after - before:+.2f})", flush=True)
