@@ -171,7 +171,7 @@ def test_which_ranks_a_call_waits_for_is_known_by_how_it_executes_and_not_by_its
 
 
 def test_a_call_to_rank_zero_waits_for_nobody_else(stage: Stage) -> None:
-    reader = stage.play(*people(3), started(1, 10)._replace(dispatch_mode="RANK_ZERO"))
+    reader = stage.play(*people(3), started(1, 10)._replace(dispatch_mode="RANK_ZERO", execute_mode="RANK_ZERO"))
     detail = reader.call(1)
     assert detail is not None
     assert [one.rank for one in detail.spans] == [0]
