@@ -1,6 +1,6 @@
 """What the driver's own memory says of its calls.
 
-``core.group`` is imported when it is first asked: it brings torch with it, which takes seconds and which neither the
+``core.health`` is imported when it is first asked: it brings torch with it, which takes seconds and which neither the
 command line nor the view of a file needs.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from core.runtime import Runtime
@@ -29,8 +28,9 @@ class Live:
         if "core.group" not in sys.modules:
             # A driver that has made no group yet has no call, and a question is no time to import torch.
             return ()
-        found: tuple[CallInFlight, ...] = import_module("core.health.in_flight").calls_in_flight(self._runtime)
-        return found
+        from core.health.in_flight import calls_in_flight
+
+        return calls_in_flight(self._runtime)
 
     def stacks(self, call_id: int) -> Mapping[int, str]:
         """Return where the ranks are that a call waits for, as text by rank.
@@ -38,5 +38,6 @@ class Live:
         Raises:
             UnknownNameError: No call of that number is in flight.
         """
-        found: Mapping[int, str] = import_module("core.health.stacks").dump(self._runtime, call_id)
-        return found
+        from core.health.stacks import dump
+
+        return dump(self._runtime, call_id)

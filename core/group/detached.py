@@ -11,7 +11,7 @@ from core.errors import CallTimeoutError, PlacementError, UsageError
 from core.group.start import align_clocks, check_versions
 from core.group.worker_set import WorkerSet
 from core.pool import RayResourcePool
-from core.pool.resource_pool import Tenant
+from core.pool.tenant import Tenant
 from core.runtime import Runtime
 from core.worker import RankFacts, WorkerIdentity, entries
 

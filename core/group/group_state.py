@@ -87,7 +87,7 @@ class GroupState:
         # What stands above is imported now: a thread that reports a death has no time for it.
         _ = self.runtime.parts
         if parent is not None:
-            parent._views.add(self)
+            parent.add_view(self)
 
     def workers_for(self, method: str) -> LiveWorkers:
         """Return the workers that a call of ``method`` made now runs on.
@@ -127,6 +127,10 @@ class GroupState:
         """Return the views of roles that are not closed."""
         return tuple(view for view in list(self._views) if view.live is not None)
 
+    def add_view(self, view: GroupState) -> None:
+        """Have a view of one of the roles get new workers with this group."""
+        self._views.add(view)
+
     def next_name_prefix(self) -> str:
         """Return a start for new workers' names: those of the workers there are stay taken while these live."""
         self._n_replacements += 1
@@ -148,10 +152,25 @@ class GroupState:
         """
         before = self.workers_for("replace")
         for state in self.family():
-            state._switch(workers, pool or state.pool, reason)
+            state.switch_to(workers, pool or state.pool, reason)
         for actor in before.workers.actors:
             if not any(actor is staying for staying in workers.actors):
                 self.runtime.cluster.kill(actor)
+
+    def switch_to(self, workers: WorkerSet, pool: RayResourcePool, reason: str) -> None:
+        """Have other workers from the next call on, and record that; of one group alone, see ``replace``."""
+        before = self.live
+        if before is None:
+            return
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        announce_end(self.runtime, self.name, before.world_size, before.deaths.dead, reason)
+        self.pool = pool
+        if before.world_size != workers.world_size:
+            at = datetime.fromtimestamp(self.runtime.clock.now_ns() / 1e9, UTC).strftime("%H:%M:%S UTC")
+            self._since = f"{self.name} has {workers.world_size} ranks since {at}, it had {before.world_size}: {reason}"
+        self._take_on(workers)
+        announce_replaced(self.name, pool, workers, reason)
 
     def retire(self, reason: str) -> None:
         """End the workers before others come that need their room; calls must be kept off meanwhile."""
@@ -196,20 +215,6 @@ class GroupState:
         if self._parent is None:
             self.pool.dismiss(self.name)
         self._parent = None
-
-    def _switch(self, workers: WorkerSet, pool: RayResourcePool, reason: str) -> None:
-        before = self.live
-        if before is None:
-            return
-        if self._finalizer is not None:
-            self._finalizer.detach()
-        announce_end(self.runtime, self.name, before.world_size, before.deaths.dead, reason)
-        self.pool = pool
-        if before.world_size != workers.world_size:
-            at = datetime.fromtimestamp(self.runtime.clock.now_ns() / 1e9, UTC).strftime("%H:%M:%S UTC")
-            self._since = f"{self.name} has {workers.world_size} ranks since {at}, it had {before.world_size}: {reason}"
-        self._take_on(workers)
-        announce_replaced(self.name, pool, workers, reason)
 
     def _take_on(self, workers: WorkerSet) -> None:
         """Have ``workers`` from the next call on."""

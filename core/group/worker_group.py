@@ -352,7 +352,7 @@ _TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("
 
 def state_of(group: RayWorkerGroup) -> GroupState:
     """Return what live changes and restarts work on; not for drivers."""
-    return group._state
+    return group._state  # noqa: SLF001 (a public name would hide a method of that name of the user's)
 
 
 def _settings(

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from core import runtime as runtimes
 from core.cluster import Placement, ReserveRequest
@@ -17,23 +17,7 @@ from core.finalizers import Finalizer
 from core.pool.announce import PoolAnnouncer
 from core.pool.gate import Gate, PoolState
 from core.pool.spec import PoolSpec, ResourcePool
-
-
-class Tenant(Protocol):
-    """A worker group, as far as its pool looks at it."""
-
-    @property
-    def name(self) -> str:
-        """Return the group's name."""
-        ...
-
-    def close(self) -> None:
-        """End its workers."""
-        ...
-
-    def release(self) -> None:
-        """End its workers unless they are to outlive the driver."""
-        ...
+from core.pool.tenant import Tenant
 
 
 class RayResourcePool(ResourcePool):
@@ -277,7 +261,7 @@ class RayResourcePool(ResourcePool):
         """End in favour of pools that have the slots now; closing this one lets go of them."""
         self._successors = tuple(successors)
         for pool in successors:
-            pool._owners = (*pool._owners, self)
+            pool.add_owner(self)
         with self._lock:
             if self._finalizer is not None:
                 self._finalizer.detach()
@@ -390,6 +374,10 @@ class RayResourcePool(ResourcePool):
             self._placement = self._holding = None
             self._parents = ()
         self.runtime.forget_pool(self.name)
+
+    def add_owner(self, pool: RayResourcePool) -> None:
+        """Live as long as ``pool``, which this one's slots came from, is not closed either."""
+        self._owners = (*self._owners, pool)
 
     def release_by(self, owner: RayResourcePool) -> None:
         """Close when ``owner`` was the last pool that this one came of and that its owner has not closed."""

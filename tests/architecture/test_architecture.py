@@ -13,7 +13,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("core", "app", "web")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MAX_LINES = 450
+MAX_LINES = 400
+STILL_LONGER = {
+    "app/server.py": 450,
+    "app/store/reader.py": 450,
+    "core/cluster/local.py": 450,
+    "core/cluster/on_ray.py": 450,
+    "core/worker/shell.py": 450,
+}
+"""Modules that have not been split yet, and what they must not grow beyond; one that fits again goes from here."""
+LAZY_PACKAGES = ["app/__init__.py", "core/__init__.py", "core/control/__init__.py"]
+"""Packages that import what they offer when it is first asked for."""
 
 
 def name_of(path: Path) -> str:
@@ -81,7 +91,18 @@ def test_fault_69_no_module_asserts_what_comes_from_outside(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_fits_in_the_head(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+    n_lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert n_lines <= STILL_LONGER.get(name_of(path), MAX_LINES)
+
+
+@pytest.mark.parametrize("name", STILL_LONGER)
+def test_the_list_of_modules_that_are_too_long_names_no_other(name: str) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) > MAX_LINES
+
+
+def test_own_packages_are_imported_by_name_alone_in_the_lazy_packages() -> None:
+    by_name = [name_of(path) for path in MODULES if "import_module" in path.read_text(encoding="utf-8")]
+    assert by_name == LAZY_PACKAGES
 
 
 @pytest.mark.parametrize("package", ["core", "web"])
