@@ -204,26 +204,13 @@ class RayResourcePool(ResourcePool):
         return placement
 
     def _announce(self, placement: Placement) -> None:
-        self._fit_spec(placement)
+        self._spec = self._spec.fitted_to(placement)
         self._announcer.created(self._spec, placement, self.gate.state)
 
     def next_generation(self, operation_id: str) -> None:
         """Count a change of the slots or of the groups on them, and say so."""
         self._announcer.changed(self._spec, self.placement_now, operation_id)
         self.gate.generation = self.generation
-
-    def _fit_spec(self, placement: Placement) -> None:
-        sizes: dict[int, int] = {}
-        for slot in placement.slots:
-            sizes[slot.node_index] = sizes.get(slot.node_index, 0) + 1
-        # The slots' order is the cluster's: the list of processes per node follows it.
-        self._spec = PoolSpec.checked(
-            [sizes[index] for index in sorted(sizes)],
-            self._spec.use_gpu,
-            self._spec.max_colocate_count,
-            self._spec.accelerator_type,
-            self._spec.detached,
-        )
 
     def placement_or_reserved(self, strategy: str = "STRICT_PACK", device_name: str = "cuda") -> Placement:
         """Return the slots as they were reserved, or reserve them as asked; errors as in ``get_placement_groups``."""
@@ -248,7 +235,7 @@ class RayResourcePool(ResourcePool):
             if self._finalizer is not None:
                 self._finalizer.detach()
             self._placement, self._holding = placement, holding
-            self._fit_spec(placement)
+            self._spec = self._spec.fitted_to(placement)
             self._end_with_holding()
 
     def begin(self, placement: Placement, holding: Holding, made_of: RayResourcePool) -> None:

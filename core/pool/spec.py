@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from core.cluster import Placement
 from core.errors import PoolSpecError
 
 _DEVICES = {"cuda": "GPU", "gpu": "GPU", "npu": "NPU", "cpu": ""}
@@ -51,6 +53,11 @@ class PoolSpec:
     def world_size(self) -> int:
         """Return the number of processes."""
         return sum(self.process_on_nodes)
+
+    def fitted_to(self, placement: Placement) -> PoolSpec:
+        """Return this with the processes per node of a placement, whose slots the cluster has put in order."""
+        sizes = Counter(slot.node_index for slot in placement.slots)
+        return replace(self, process_on_nodes=tuple(sizes[index] for index in sorted(sizes)))
 
     def bundle(self, device_name: str) -> dict[str, float]:
         """Return the resources of one slot.
