@@ -37,6 +37,12 @@ def test_every_route_is_described() -> None:
     assert not missing
 
 
+def test_every_test_that_proves_a_security_rule_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (_ROOT / "docs/security.md").read_text())
+    assert len(named) > 25
+    assert not [f"{path}::{name}" for path, name in named if f"\ndef {name}(" not in (_ROOT / path).read_text()]
+
+
 def test_every_page_of_the_dashboard_is_described_and_has_a_route() -> None:
     paths = {getattr(route, "path", "") for route in House().app.routes}
     assert not [page.name for page in PAGES if page.path not in paths]
