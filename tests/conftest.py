@@ -13,6 +13,9 @@ from core import runtime as runtimes
 from core.controller import Controller
 from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver, local_controller
+from tests.processes import reset_signals
+
+reset_signals()
 
 
 @pytest.fixture

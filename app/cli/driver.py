@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from app.cli.say import CommandError, Exit, message
+from app.cli.signals import Terminated
 from app.origin import shadowed_by
 from core.errors import PodiumError, WorkerError
 
@@ -69,6 +70,8 @@ def show_error(error: BaseException | None, path: Path) -> None:
     match error:
         case None:
             pass
+        case Terminated():
+            message(str(error))
         case SystemExit(code=code):
             if code is not None and not isinstance(code, int):
                 print(code, file=sys.stderr, flush=True)

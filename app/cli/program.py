@@ -10,6 +10,7 @@ import typer
 from app.cli import db, ops, pools, runs, showing
 from app.cli.client import code_of, said_of
 from app.cli.say import CommandError, Exit, line, message
+from app.cli.signals import end_at_once_with
 from app.client import ClientError
 from app.errors import ReaderError, RunFileError, RunsFolderError
 from app.settings import SettingsError
@@ -19,7 +20,14 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run a command line, this process's own if none is given, and return its exit code."""
+    code = _run(arguments)
+    if arguments is None:
+        end_at_once_with(code)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         program()(args=None if arguments is None else list(arguments), prog_name="podium")
     except SystemExit as error:

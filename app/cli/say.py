@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import TextIO
 
 import orjson
 
@@ -52,10 +53,15 @@ def ask(question: str) -> bool:
     Raises:
         CommandError: stdin is not a terminal.
     """
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise CommandError("stdin is not a terminal; pass --yes to confirm the change", code=Exit.USAGE)
     print(f"podium: {question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether somebody is at ``stream``; Python has None for a stream that was closed when it started."""
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 def as_json(value: object) -> None:

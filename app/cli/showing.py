@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from app.cli.driver import check_script, run_script, show_error
-from app.cli.say import CommandError, Exit, message
+from app.cli.say import CommandError, Exit, is_terminal, message
+from app.cli.signals import EndSignals, code_of, is_interruption
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
 from app.store.opened import bound_memory, real_path
 from core import runtime
 from core.runtime import OnDeath
 
+_CLOSE_S, _RAYS_ALARM_S = 2.0, 3.0
 _HOST = typer.Option("--host", help="Address to listen on. Any address but loopback needs --allow-remote.")
 _PORT = typer.Option("--port", help="Port to listen on; 0 picks a free port.")
 _CONTROL = typer.Option("--control", help="Allow changes of pools from the dashboard, REST and `podium pools`.")
@@ -133,7 +135,7 @@ def demo(
         metrics_open=metrics_open,
     )
     _watch_over(OnDeath.ABORT)
-    stay = not leave and sys.stdin.isatty() and sys.stderr.isatty()
+    stay = not leave and is_terminal(sys.stdin) and is_terminal(sys.stderr)
     raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
 
 
@@ -158,35 +160,72 @@ def view(
     )
     # What lies beside a run's file, its driver's lock and last stacks, lies beside the one that a link leads to.
     bound_memory()
-    with FileServer(real_path(file), settings) as server:
+    with EndSignals(os._exit) as signals, FileServer(real_path(file), settings) as server:
         message(f"showing {str(file).replace(chr(10), '?')} at {server.url}")
-        _wait_for_the_end("press Ctrl-C to stop")
+        signals.wait("press Ctrl-C to stop")
 
 
 def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
     """Run the script under ``server`` and return the exit code."""
-    with server:
+    # Where a script calls ray.init itself, Ray's handler of SIGTERM takes the place of ours; by default it waits 30 s.
+    os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
+    status = "failed"
+
+    def end_now(code: int) -> None:
+        _end_at_once(server, status, code)
+
+    with EndSignals(end_now) as signals, server:
         _announce(server)
         outcome = run_script(path, arguments)
-        # Ray's handler of SIGTERM sets an alarm that would abort the process 3 s later, in the middle of tidying up.
-        signal.alarm(0)
-        show_error(outcome.error, path)
+        error = signals.cause(outcome.error)
+        code = code_of(error) if is_interruption(error) else outcome.code
+        _stop_rays_alarm()
+        status = status_of(error)
+        show_error(error, path)
+        signals.clean_up(error)
         server.end()
         _let_go()
-        server.finish(status_of(outcome.error))
+        server.finish(status)
         file = _shown(server.db_path)
         if server.db_path.exists():
             message(f"run file: {file}; to view it again: podium view {file}")
         else:
             message(f"run file {file} was deleted during the run; its data is lost")
-        if stay and outcome.code == Exit.OK:
-            _wait_for_the_end(f"dashboard still running at {server.address}; press Ctrl-C to stop")
-    return outcome.code
+        if stay and code == Exit.OK:
+            signals.wait(f"dashboard still running at {server.address}; press Ctrl-C to stop")
+    return code
+
+
+def _stop_rays_alarm() -> None:
+    """Stop the alarm by which Ray's own handler of SIGTERM aborts a process 3 s later, in the middle of its cleanup.
+
+    Another alarm is a caller's, such as a test's time limit.
+    """
+    if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= _RAYS_ALARM_S:
+        signal.alarm(0)
+
+
+def _end_at_once(server: RunServer, status: str, code: int) -> None:
+    """End this process and the Ray that it started, with the record closed if that takes no longer than a moment.
+
+    On the main thread this may come in the middle of the same cleanup, with its locks held: another thread tries it.
+    """
+    message("ending at once")
+    closing = threading.Thread(target=server.stop, args=(status,), daemon=True)
+    closing.start()
+    closing.join(_CLOSE_S)
+    with contextlib.suppress(Exception):
+        if runtime.current().connected:
+            runtime.current().cluster.abandon()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def _announce(server: RunServer) -> None:
     """Print the dashboard's URL; a log gets the read token only, as more people read a log than may steer the run."""
-    if sys.stderr.isatty() or server.control_token_file is None:
+    if is_terminal(sys.stderr) or server.control_token_file is None:
         message(f"dashboard at {server.url}")
         return
     message(f"dashboard at {server.read_url}")
@@ -235,25 +274,3 @@ def _shown(path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.resolve().relative_to(Path.cwd()))
     return str(path)
-
-
-def _wait_for_the_end(text: str) -> None:
-    """Print ``text``, then wait for Ctrl-C or SIGTERM."""
-    over = threading.Event()
-    with _on_sigterm(over), contextlib.suppress(KeyboardInterrupt):
-        message(text)
-        # A bare wait() would not let the main thread see a signal on every platform.
-        while not over.wait(0.5):
-            pass
-
-
-@contextlib.contextmanager
-def _on_sigterm(over: threading.Event) -> Iterator[None]:
-    def end(_number: int, _frame: FrameType | None) -> None:
-        over.set()
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -33,7 +33,7 @@ from core.cluster.base import (
     StoreRoom,
     Submitted,
 )
-from core.cluster.processes import children, end_after_me, end_children, let_live
+from core.cluster.processes import children, end_after_me, end_children, keep_sigterm_handler, let_live
 from core.cluster.ray_errors import unread_in
 from core.cluster.ray_options import actor_options, offers_directly, two_return_entries
 from core.cluster.ray_transport import NoDirectTransport, Offer, copied, keep
@@ -75,12 +75,14 @@ class RayCluster:
         address = os.environ.get("RAY_ADDRESS", "")
         if address and "address" not in options:
             try:
-                ray.init(address=address, **{"log_to_driver": True, **options})
+                with keep_sigterm_handler():
+                    ray.init(address=address, **{"log_to_driver": True, **options})
             except (ConnectionError, RuntimeError) as error:
                 raise ray_names.cannot_be_joined(address, error) from error
             return cls(started_here=False)
         local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
-        ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
+        with keep_sigterm_handler():
+            ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
         return cls(started_here=True)
 
     @property

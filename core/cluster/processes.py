@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.cluster.base import shares_a_process
@@ -86,6 +88,20 @@ def let_live(waiting: subprocess.Popen[bytes] | None) -> None:
     if waiting is not None:
         waiting.kill()
         waiting.wait()
+
+
+@contextmanager
+def keep_sigterm_handler() -> Iterator[None]:
+    """Put back the handler of SIGTERM that a driver installed before the block: ``ray.init`` installs one of its own.
+
+    Ray's drains the node for up to 30 s first. A driver without a handler keeps Ray's.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def end_with_parent() -> bool:
