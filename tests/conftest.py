@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from core import runtime as runtimes
 from core.controller import Controller
@@ -16,6 +17,10 @@ from core.testing import RecordingObserver, local_controller
 from tests.processes import reset_signals
 
 reset_signals()
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("podium", deadline=None)
+settings.load_profile("podium")
 
 
 @pytest.fixture

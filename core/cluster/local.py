@@ -36,9 +36,9 @@ from core.cluster.base import (
     adopt_environ,
     isolate_environ,
 )
-from core.cluster.ray_errors import outcome_of, unpacked
+from core.cluster.ray_errors import Unread, outcome_of, unpacked
 from core.cluster.shortage import no_room
-from core.errors import PlacementError, UnknownNameError, WorkerDiedError
+from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError, WorkerMethodError
 
 _NODE = "127.0.0.1"
 _live_refs: weakref.WeakValueDictionary[int, LocalRef] = weakref.WeakValueDictionary()
@@ -56,8 +56,22 @@ class LocalRef:
         _live_refs[self.number] = self
 
     def value(self) -> Any:
-        """Wait for the bytes and return a fresh copy of the value, or raise the error that stands in its place."""
-        return pickle.loads(self.future.result())
+        """Wait for the value and return a fresh copy of it.
+
+        Raises:
+            PodiumError: The method failed (``WorkerMethodError``), its worker ended (``WorkerDiedError``), or the value
+                could not be pickled there or unpickled here (``WorkerMethodError``).
+        """
+        outcome = outcome_of(self.future)
+        error = outcome.error
+        if error is None:
+            return outcome.value
+        if isinstance(error, Unread):
+            raise error.told()
+        if isinstance(error, PodiumError) or not isinstance(error, Exception):
+            raise error
+        kind = type(error).__name__
+        raise WorkerMethodError(f"a result could not be sent: {kind}: {error}", cause_type=kind, cause=error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as a number: inside this process the value is found again by it, while somebody holds it."""

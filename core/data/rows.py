@@ -173,6 +173,8 @@ def select_rows(value: Any, keep: Sequence[int]) -> Any:
 def join(parts: Sequence[Any], what: str) -> Any:
     """Join what the ranks returned: rows end to end, in rank order; else a list by rank; None if all are None.
 
+    A TensorDict of batch size ``[]`` has no rows, as metrics have none.
+
     Raises:
         ShareError: Some ranks returned rows and others something else; ``what`` names the method.
     """
@@ -184,32 +186,38 @@ def join(parts: Sequence[Any], what: str) -> Any:
         return list(parts)
     if len(kinds) > 1:
         raise ShareError(f"{what} returned different types on its ranks, they cannot be joined: {_by_rank(parts)}")
-    return _join_rows(parts)
+    return _join_rows(parts, f"the result of {what}")
 
 
-def _join_rows(parts: Sequence[Any]) -> Any:
+def _join_rows(parts: Sequence[Any], name: str) -> Any:
     first = parts[0]
     if isinstance(first, DataProto):
         return type(first).concat(list(parts))
     if isinstance(first, TensorDictBase):
         return cat_tensordicts(list(parts), {})
     if isinstance(first, torch.Tensor):
-        return cat_tensors(list(parts), "the result", {})
+        return cat_tensors(list(parts), name, {})
     if isinstance(first, np.ndarray):
-        return cat_arrays(list(parts), "the result")
+        return cat_arrays(list(parts), name)
     if isinstance(first, list):
         return [row for part in parts for row in part]
     if isinstance(first, dict):
         if any(part.keys() != first.keys() for part in parts):
             return list(parts)
-        return {name: _join_rows([part[name] for part in parts]) for name in first}
+        return {key: _join_rows([part[key] for part in parts], f"{name}[{key!r}]") for key in first}
     return type(first).concat(list(parts))
 
 
 def _refuse_mixture(parts: Sequence[Any], what: str) -> None:
-    batches = [isinstance(part, (DataProto, TensorDictBase)) or has_rows_protocol(part) for part in parts]
-    if any(batches):
-        raise ShareError(f"{what} returned a batch on some ranks only, nothing can be joined: {_by_rank(parts)}")
+    if any(_is_batch(part) for part in parts):
+        raise ShareError(
+            f"{what} returned a batch with rows on some ranks only, its results cannot be joined: {_by_rank(parts)}; "
+            f"return rows on every rank (a batch may have 0 rows), or register it with Dispatch.DP_COMPUTE_METRIC"
+        )
+
+
+def _is_batch(part: object) -> bool:
+    return row_count(part) is not None if isinstance(part, (DataProto, TensorDictBase)) else has_rows_protocol(part)
 
 
 def _kind(part: object) -> type:
@@ -220,4 +228,9 @@ def _kind(part: object) -> type:
 
 
 def _by_rank(parts: Sequence[Any]) -> str:
-    return ", ".join(f"rank {rank}: {type(part).__name__}" for rank, part in enumerate(parts))
+    return ", ".join(f"rank {rank}: {_in_words(part)}" for rank, part in enumerate(parts))
+
+
+def _in_words(part: object) -> str:
+    has_none = isinstance(part, TensorDictBase) and row_count(part) is None
+    return f"{type(part).__name__}{' without rows' if has_none else ''}"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
+from core.data.equality import values_equal
 from core.data.kinds import check_array, check_tensor
 from core.data.landing import joined_memory
 from core.data.memory import Bytes, plain_memory
@@ -170,12 +171,14 @@ def cat_tensordicts(batches: Sequence[Any], memo: RaggedMemo, path: str = "") ->
 
 
 def _cat_non_tensors(batches: Sequence[Any]) -> Any:
-    """Join non-tensor values; torch.cat on them keeps a lone value lone when all are the very same."""
-    rows = [row for batch in batches for row in (batch[number] for number in range(batch.batch_size[0]))]
-    lone = [batch.data for batch in batches if isinstance(batch, NonTensorData)]
-    if len(lone) == len(batches) and all(value is lone[0] for value in lone):
-        return NonTensorData(lone[0], batch_size=[len(rows), *batches[0].batch_size[1:]])
-    return NonTensorStack(*rows)
+    """Join non-tensor values: one value that stands for all rows of every part stays one, if the parts agree on it."""
+    n_rows = sum(batch.batch_size[0] for batch in batches)
+    filled = [batch for batch in batches if batch.batch_size[0]] or batches[:1]
+    lone = [batch.data for batch in filled if isinstance(batch, NonTensorData)]
+    if len(lone) == len(filled) and all(values_equal(value, lone[0]) for value in lone[1:]):
+        return NonTensorData(lone[0], batch_size=[n_rows, *batches[0].batch_size[1:]])
+    rows = [row for batch in filled for row in (batch[number] for number in range(batch.batch_size[0]))]
+    return NonTensorStack(*rows) if rows else filled[0]
 
 
 def check_same_keys(keys: Sequence[set[str]], what: str, path: str = "") -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tensordict import TensorDictBase
+
 from core.data.future import DataProtoFuture
 from core.data.proto import DataProto
 from core.data.rows import can_be_dealt, chunked, deal, row_count
@@ -205,9 +207,11 @@ def _marked(value: Any, world_size: int, name: str) -> list[Any] | None:
 
 def _require_rows(name: str, value: Any, method: str) -> None:
     if not isinstance(value, DataProtoFuture) and not can_be_dealt(value):
+        size = f" of batch size {list(value.batch_size)}" if isinstance(value, TensorDictBase) else ""
         raise ShareError(
-            f"argument {name} of {method} is a {type(value).__name__}, which has no rows to deal to the ranks; pass a "
-            f"DataProto, TensorDict or a type with chunk and concat, or core.broadcast(value) to send it to every rank",
+            f"argument {name} of {method} is a {type(value).__name__}{size}, which has no rows to split among the "
+            f"ranks; pass a DataProto, a TensorDict with rows or a type with chunk and concat, or "
+            f"core.broadcast(value) to send it to every rank",
             argument=name,
         )
 

@@ -14,6 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+NOTICE_CHARS = 4_000
+"""How long the text of a notice is at most."""
+_ROOM_FOR_THE_CUT = 60
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorFacts:
@@ -345,11 +349,21 @@ class OperationChanged:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something worth a line in the list of events. ``level`` is "info", "warning" or "error"."""
+    """Something worth a line in the list of events. ``level`` is "info", "warning" or "error".
+
+    ``text`` can quote what a user or the cluster said, so it is cut to ``NOTICE_CHARS``.
+    """
 
     at_ns: int
     level: str
     text: str
+
+    def __post_init__(self) -> None:
+        """Cut a text that is too long, and say by how much."""
+        n_cut = len(self.text) - NOTICE_CHARS + _ROOM_FOR_THE_CUT
+        if len(self.text) > NOTICE_CHARS:
+            text = f"{self.text[:-n_cut]}… ({n_cut:,} more characters were cut)"
+            object.__setattr__(self, "text", text)
 
 
 Event: TypeAlias = (

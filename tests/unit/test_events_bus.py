@@ -91,6 +91,17 @@ def test_who_unsubscribes_hears_no_more_and_may_do_it_twice() -> None:
     assert seen.events == []
 
 
+@pytest.mark.parametrize("n_chars", [0, 3_999, 4_000, 4_001, 1_000_000])
+def test_the_text_of_a_notice_is_bounded_where_it_is_made(n_chars: int) -> None:
+    text = Notice(1, "warning", "x" * n_chars).text
+    assert len(text) <= 4_000
+    if n_chars <= 4_000:
+        assert text == "x" * n_chars
+    else:
+        n_kept = text.count("x")
+        assert text.endswith(f"x… ({n_chars - n_kept:,} more characters were cut)")
+
+
 def test_events_cannot_be_changed_by_who_sees_them() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         POOL.pool = "other"  # type: ignore[misc]

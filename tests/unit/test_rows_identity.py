@@ -10,13 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 
 from core import DataProto
+from core.data import pack
 from core.data.identity import real_rows
 from core.data.rows import cut_rows, deal, join, row_count, select_rows
 from core.data.shares import Share, Uneven, plan_shares
-from core.errors import RowIdentityError, ShareError
+from core.errors import BatchError, RowIdentityError, ShareError
+from tests.unit.test_data_proto_wire import travel
 
 
 def share(n_real: int, n_padding: int, **columns: list[Any]) -> DataProto:
@@ -196,6 +198,39 @@ def test_a_batch_on_some_ranks_only_is_refused_by_rank() -> None:
     for other in (None, 3, torch.zeros(2)):
         with pytest.raises(ShareError, match="rank 0: DataProto, rank 1: "):
             join([batch, other], "G.m")
+
+
+def test_tensordicts_without_rows_come_back_by_rank_and_beside_rows_are_refused_as_what_they_are() -> None:
+    lone = [TensorDict({"loss": torch.tensor(float(rank))}, batch_size=[]) for rank in range(2)]
+    by_rank = join(lone, "G.m")
+    assert [part["loss"].item() for part in by_rank] == [0.0, 1.0]
+    rows = TensorDict({"loss": torch.zeros(2)}, batch_size=[2])
+    with pytest.raises(ShareError, match=r"on some ranks only.* rank 0: TensorDict, rank 1: TensorDict without rows"):
+        join([rows, lone[0]], "G.m")
+    with pytest.raises(ShareError, match="rank 0: TensorDict, rank 1: NoneType"):
+        join([rows, None], "G.m")
+    assert join([lone[0], None], "G.m") == [lone[0], None]
+
+
+@pytest.mark.parametrize("other", ["v1", "v2", {"t": 1}])
+def test_a_value_beside_rows_stays_one_where_the_parts_agree_and_is_each_rows_own_where_not(other: Any) -> None:
+    def part(value: Any, n_rows: int) -> TensorDict:
+        lone = NonTensorData(value, batch_size=[n_rows])
+        return TensorDict({"x": torch.zeros(n_rows), "version": lone}, batch_size=[n_rows])
+
+    parts = [travel(pack(part(value, n_rows))) for value, n_rows in (("v1", 2), (other, 1), ("unseen", 0))]
+    joined = join(parts, "G.m").get("version")
+    if other == "v1":
+        assert isinstance(joined, NonTensorData)
+        assert joined.data == "v1"
+    else:
+        assert joined.tolist() == ["v1", "v1", other]
+    assert join([part("a", 0), part("b", 0)], "G.m").batch_size == (0,)
+
+
+def test_an_error_about_a_result_names_method_and_key() -> None:
+    with pytest.raises(BatchError, match=r"the result of G\.m\['s'\] is a numpy masked array"):
+        join([{"s": np.ma.array([1.0], mask=[True])}] * 2, "G.m")
 
 
 def jagged(lengths: Sequence[int]) -> torch.Tensor:
