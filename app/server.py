@@ -11,6 +11,7 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -45,6 +46,8 @@ _log = logging.getLogger("podium.server")
 _START_S = 10.0
 _JOIN_S = 3.0
 _CONTROL_TOKEN = ".control-token"
+# What a shell shows of a process that somebody ended; a tuple, as an exit code of a script may be any object.
+_ENDED_WITH = (0, 128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class WebServer:
@@ -406,10 +409,18 @@ class FileServer:
 
 
 def status_of(error: BaseException | None) -> str:
-    """Return how a driver that left with ``error`` ended: a ``SystemExit`` without a code is no failure."""
-    if error is None or (isinstance(error, SystemExit) and error.code in {None, 0}):
-        return "ended"
-    return "failed"
+    """Return how a driver that left with ``error`` ended.
+
+    A ``SystemExit`` without a code is not a failure, and neither is a driver that was asked to end: by Ctrl-C, or by a
+    signal, whose exit code is 128 and its number.
+    """
+    match error:
+        case None | KeyboardInterrupt():
+            return "ended"
+        case SystemExit(code=code) if code is None or code in _ENDED_WITH:
+            return "ended"
+        case _:
+            return "failed"
 
 
 def _version_of(distribution: str) -> str:

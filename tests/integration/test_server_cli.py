@@ -92,7 +92,8 @@ def test_a_script_runs_unchanged_with_its_own_arguments(capsys: pytest.CaptureFi
         ("raise SystemExit(0)", 0, "", "ended"),
         ("raise SystemExit(7)", 7, "", "failed"),
         ("raise SystemExit('no data')", 1, "no data\n", "failed"),
-        ("raise KeyboardInterrupt", 130, "podium: interrupted\n", "failed"),
+        ("raise KeyboardInterrupt", 130, "podium: interrupted\n", "ended"),
+        ("raise SystemExit(143)", 143, "", "ended"),
     ],
 )
 def test_the_exit_code_is_the_scripts_own(
