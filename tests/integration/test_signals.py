@@ -65,7 +65,7 @@ import time
 from core import runtime
 class Slow:
     name = 'slow'
-    def let_go(self):
+    def release(self):
         print('closing', flush=True)
         time.sleep(60)
 slow = Slow()
@@ -140,7 +140,7 @@ def test_a_signal_ends_the_script_and_its_record(
     assert returned == code
     assert f"podium: {said}\n" in error
     assert "Traceback" not in error
-    assert state_in(tmp_path) == "failed"
+    assert state_in(tmp_path) == "ended"
     assert not list((tmp_path / "runs").glob("*token"))
 
 
@@ -160,7 +160,7 @@ def test_a_second_signal_ends_a_cleanup_of_the_script(start: Start, tmp_path: Pa
     returned, _, error = end(process)
     assert returned == 130
     assert "podium: ending at once\n" in error
-    assert state_in(tmp_path) == "failed"
+    assert state_in(tmp_path) == "ended"
 
 
 def test_a_second_signal_ends_podiums_own_cleanup(start: Start, tmp_path: Path) -> None:
@@ -245,4 +245,4 @@ def test_a_driver_that_waits_on_ray_ends_by_sigterm_and_not_by_rays_handler(
     returned, _, error = end(process)
     assert returned == 143  # Ray's handler ends with 1, after up to 30 s
     assert "podium: terminated by SIGTERM\n" in error
-    assert state_in(tmp_path) == "failed"
+    assert state_in(tmp_path) == "ended"
