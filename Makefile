@@ -33,11 +33,11 @@ test-fast: .venv/.installed-dev ## the quick tiers only: no Ray, no socket, no b
 
 test-slow: .venv/.installed-dev ## what takes minutes: the demo changed while it trains, more kills and random changes
 	$(BIN)/python tests/e2e/chromium.py
-	PODIUM_SLOW=1 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py tests/e2e/test_bad_input.py tests/e2e/test_wheel.py \
+	PODIUM_SLOW=1 PODIUM_FUZZ_FILES=3000 PODIUM_KILLS=20 PODIUM_LIVE_SEQUENCES=200 $(BIN)/python -m pytest tests/e2e/test_demo_steered.py tests/e2e/test_bad_input.py tests/e2e/test_wheel.py \
 		tests/integration/test_server_attacked.py tests/integration/test_api_fuzzed.py tests/integration/test_rules_for_real.py \
 		tests/e2e/test_hostile_names.py \
 		tests/integration/test_store_killed.py tests/integration/test_store_killed_on_ray.py \
-		tests/integration/test_deaths_on_nodes.py \
+		tests/integration/test_deaths_on_nodes.py tests/integration/test_file_fuzz.py \
 		tests/integration/test_live_walks_on_ray.py tests/integration/test_live_nodes_on_ray.py tests/integration/test_direct_on_ray.py --timeout 3600 $(ARGS)
 
 compose-test: .venv/.installed-dev ## build docker-compose.yml's image, train, change pools, stop, view; needs a Docker engine
