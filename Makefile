@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow compose-test wheel-test check format openapi bench clean
+.PHONY: help demo test test-fast test-slow test-lowest compose-test wheel-test check format openapi bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +46,15 @@ compose-test: .venv/.installed-dev ## build docker-compose.yml's image, train, c
 wheel-test: .venv/.installed-dev ## install the wheel into an empty environment and run its commands there
 	PODIUM_SLOW=1 $(BIN)/python -m pytest tests/e2e/test_wheel.py -s --timeout 3600 $(ARGS)
 
+test-lowest: .venv/.installed-dev ## the quick tiers with the lowest versions that pyproject.toml allows, but for torch
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/python -m venv .venv-lowest
+	$(BIN)/python -m pip list --format=freeze | grep '^torch==' > .venv-lowest/torch.txt
+	$(BIN)/uv pip compile -q pyproject.toml --extra dev --resolution lowest-direct --override .venv-lowest/torch.txt \
+		$${PIP_FIND_LINKS:+--find-links $$PIP_FIND_LINKS} -o .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install -q --disable-pip-version-check -r .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pytest tests/unit tests/architecture $(ARGS)
+
 check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +73,4 @@ bench: .venv/.installed-dev ## ratios, side by side in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## remove what make made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from app.cli import db, ops, pools, runs, showing
+from app.cli import db, doctor, ops, pools, runs, showing
 from app.cli.client import code_of, said_of
 from app.cli.say import CommandError, Exit, line, message
 from app.cli.signals import end_at_once_with
@@ -67,6 +67,7 @@ def program() -> typer.Typer:
     made.command("run", context_settings=_PASS_ON)(showing.run)
     made.command("demo", context_settings={**_PASS_ON, "allow_interspersed_args": True})(showing.demo)
     made.command("view")(showing.view)
+    made.command("doctor")(doctor.doctor)
     made.add_typer(runs.program, name="runs")
     made.add_typer(db.program, name="db")
     made.add_typer(pools.program, name="pools")

@@ -60,13 +60,18 @@ def ask(question: str) -> bool:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether somebody is at ``stream``; Python has None for a stream that was closed when it started."""
+    """Return whether ``stream`` is a terminal; Python has None for a stream that was closed when it started."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def as_json(value: object) -> None:
     """Print ``value`` as JSON on stdout."""
     print(orjson.dumps(value, _as_text, orjson.OPT_INDENT_2).decode(), flush=True)
+
+
+def as_line(text: str) -> None:
+    """Print ``text`` as one whole line on stdout."""
+    print(_plain(text), flush=True)
 
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

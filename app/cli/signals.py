@@ -2,7 +2,7 @@
 
 While a script runs, signals mean what they mean to Python: Ctrl-C raises ``KeyboardInterrupt``, also where SIGINT was
 ignored when the process started, as it is for a background job of a shell without job control. SIGTERM and SIGHUP
-raise ``Terminated``. A script may install handlers of its own; they stay until it is over. After that Podium cleans up,
+raise ``Terminated``. A script may install its own handlers; they stay until it is over. After that Podium cleans up,
 and a signal during the cleanup ends the process at once.
 """
 
@@ -144,7 +144,7 @@ def code_of(error: BaseException | None) -> int:
 
 
 def _is_interruption_twice(error: BaseException | None) -> bool:
-    """Return whether ``error`` came while the script dealt with an earlier interruption."""
+    """Return whether ``error`` came during the cleanup after an earlier interruption."""
     earlier = None if error is None else error.__context__
     while earlier is not None and not is_interruption(earlier):
         earlier = earlier.__context__
