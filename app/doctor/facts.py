@@ -177,8 +177,8 @@ def _version(name: str) -> str:
 
 def _metadata(name: str) -> str:
     try:
-        return importlib.metadata.metadata("podium").get(name, "") or ""
-    except importlib.metadata.PackageNotFoundError:
+        return importlib.metadata.metadata("podium")[name] or ""
+    except (importlib.metadata.PackageNotFoundError, KeyError):
         return ""
 
 
