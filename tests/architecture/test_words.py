@@ -60,7 +60,7 @@ MODULES = sorted(
         ROOT / "app/settings.py",
     ]
 )
-DOCUMENTS = [ROOT / "docs/dashboard.md", ROOT / "README.md"]
+DOCUMENTS = [ROOT / "docs/dashboard.md", ROOT / "docs/rest.md", ROOT / "README.md"]
 
 
 def texts_of_template(path: Path) -> Iterator[str]:

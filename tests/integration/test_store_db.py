@@ -131,7 +131,7 @@ def test_a_link_is_as_good_as_its_file(tmp_path: Path, capsys: pytest.CaptureFix
     with contextlib.closing(sqlite3.connect(old)) as connection:
         assert revision_of(connection, old) == SCHEMA_REVISION
     assert main(["db", "check", str(tmp_path)]) == 2
-    assert "is a directory" in capsys.readouterr().err
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_rows_that_are_not_there_are_named_by_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
