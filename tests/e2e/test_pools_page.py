@@ -25,6 +25,7 @@ from tests.e2e.accessibility import violations
 from tests.e2e.commands import until
 from tests.e2e.pages import Watched, watch
 from tests.live_workers import Faults, Stateless
+from web import units
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -247,6 +248,20 @@ def test_the_bar_follows_the_run_also_while_there_is_no_stream(driver: Driver, v
     until(lambda: pill.inner_text() == "running", "the bar to say running", 20)
     # The browser complains of the stream that was refused.
     del visit.complaints[heard:]
+
+
+_FORMATS = """async (values) => {
+  const { count, duration, percent, sinceStart } = await import("/static/js/format.js");
+  return values.map((x) => [duration(x), sinceStart(x), percent(x / 1e4), count(Math.round(x))]);
+}"""
+
+
+def test_a_number_reads_the_same_from_the_server_and_in_a_chart(driver: Driver, visit: Watched) -> None:
+    go(visit, driver, "/timeline")
+    values = [0, 0.004, 0.4249, 3.2, 9.994, 12.34, 99.96, 512.3, 999.6, 9_994.2, 12_345.6, 59_960.1, 3_725_000.4, 9e7]
+    assert visit.page.evaluate(_FORMATS, values) == [
+        [units.duration(x), units.since_start(x), units.percent(x / 1e4), units.count(round(x))] for x in values
+    ]
 
 
 _READER = """() => {

@@ -110,7 +110,7 @@ def test_the_page_of_an_aborted_driver_says_who_died_first_and_who_was_still_out
         assert page.locator(".bar [data-state-pill]").inner_text() == "died"
         page.locator(".pill-link").click()
         page.wait_for_url(f"{origin}/postmortem")
-        assert "A worker's death ended it: rollout · rank 2" in page.locator(".verdict").inner_text()
+        assert "Caused by the death of rollout · rank 2" in page.locator(".verdict").inner_text()
         first = page.locator("#first-death").inner_text()
         assert "lost its node" in first
         assert "rank 0" in first
@@ -121,7 +121,7 @@ def test_the_page_of_an_aborted_driver_says_who_died_first_and_who_was_still_out
         assert "rank 1" in in_flight.inner_text()
         ends = page.locator(".ranks-at-end tbody tr").all_inner_texts()
         assert "in rollout.generate" in ends[1]
-        assert "dead, it was in rollout.generate" in ends[2]
+        assert "dead in rollout.generate" in ends[2]
         assert "Fatal Python error: Aborted" in page.locator("pre.log").last.inner_text()
         watched.until("document.querySelectorAll('#last-minute .barlayer .point').length > 5", "the last minute drawn")
         assert violations(page) == []
@@ -137,8 +137,8 @@ def test_the_page_of_a_killed_driver_can_be_read_with_javascript_off(
         page.goto(f"{origin}/postmortem")
         said = page.locator(".verdict").inner_text()
         assert "The driver died." in said
-        assert "killed by SIGKILL" in said
+        assert "most likely SIGKILL" in said
         assert page.locator("#first-death").count() == 0
         (line,) = page.locator(".now-table tbody tr").all_inner_texts()
-        assert "2 of 3 out" in line
+        assert "2 of 3 pending" in line
         assert len(page.locator(".ranks-at-end tbody tr").all()) == 3

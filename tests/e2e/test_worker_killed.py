@@ -132,7 +132,7 @@ def test_the_page_shows_who_died_while_the_driver_still_runs(killed: Killed, bro
     assert page.locator("[data-kpi=n_died]").inner_text() == "1 died"
     casualty = page.locator(".casualty").inner_text()
     assert f"slow · rank {VICTIM}" in casualty
-    assert f"pid {killed.worker['pid']}" in casualty
+    assert f"PID {killed.worker['pid']}" in casualty
     page.goto(f"{command.origin}/calls/{killed.call}")
     assert page.locator("#call").get_attribute("data-status") == "died"
     assert f"on rank {VICTIM}" in page.locator(".failure h2").inner_text()
