@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from app.cli.program import program
 
 ROOT = Path(__file__).resolve().parents[2]
 # A pattern of what is not written, and what is written in its place. Case does not count.
@@ -50,7 +53,7 @@ _PATTERNS = {re.compile(pattern, re.IGNORECASE): word for pattern, word in NOT_U
 
 TEMPLATES = sorted((ROOT / "web/templates").glob("*.html"))
 SCRIPTS = sorted((ROOT / "web/static/js").glob("*.js"))
-# Modules whose texts a user reads; in the command line the docstrings are the help.
+# Modules whose texts a user reads.
 MODULES = sorted(
     [
         *(ROOT / "web").glob("*.py"),
@@ -80,7 +83,7 @@ def texts_of_script(path: Path) -> Iterator[str]:
 
 
 def texts_of_module(path: Path) -> Iterator[str]:
-    """Yield the texts in a module: its literals that have a space in them; docstrings of the command line are help."""
+    """Yield the texts in a module: its literals that have a space in them, but docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = set()
     for node in ast.walk(tree):
@@ -88,12 +91,9 @@ def texts_of_module(path: Path) -> Iterator[str]:
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 docstrings.add(id(first.value))
-    is_help = path.parent.name == "cli"
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or " " not in node.value.strip():
-            continue
-        if is_help or id(node) not in docstrings:
-            yield node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield from [node.value] if " " in node.value.strip() else []
 
 
 def texts_of_document(path: Path) -> Iterator[str]:
@@ -112,6 +112,14 @@ def found_in(path: Path, texts: Iterator[str]) -> list[str]:
     ]
 
 
+def texts_of_help(command: object) -> Iterator[str]:
+    """Yield the help of a command, of its options and of the commands below it."""
+    for one in (command, *getattr(command, "params", ())):
+        yield str(getattr(one, "help", None) or "")
+    for below in getattr(command, "commands", {}).values():
+        yield from texts_of_help(below)
+
+
 CASES = [
     *((path, texts_of_template) for path in TEMPLATES),
     *((path, texts_of_script) for path in SCRIPTS),
@@ -126,6 +134,12 @@ CASES = [
 def test_a_user_reads_the_usual_terms(path: Path, read: object) -> None:
     assert callable(read)
     assert found_in(path, read(path)) == []
+
+
+def test_the_help_of_every_command_uses_the_usual_terms() -> None:
+    texts = list(texts_of_help(get_command(program())))
+    assert len(texts) > 50
+    assert found_in(ROOT / "app/cli/showing.py", iter(texts)) == []
 
 
 @pytest.mark.parametrize(
