@@ -1,4 +1,4 @@
-"""Is the ``core`` that Python finds ours? A user's own folder of that name beside the driver would be found first."""
+"""Are the packages that Python finds ours? A user's own ``core``, ``app`` or ``web`` has the name of one of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,23 @@ def check_core_is_ours() -> None:
         )
 
 
-def shadowed_by(folder: Path) -> Path | None:
-    """Return what in ``folder`` would be taken for ``core`` by a script there, and by its workers; None if nothing."""
-    for candidate in (folder / "core" / "__init__.py", folder / "core.py"):
-        if candidate.is_file() and candidate.resolve() != _HERE.parent / "core" / "__init__.py":
-            return candidate
+PACKAGES = ("core", "app", "web")
+
+
+def shadowed_by(folder: Path) -> tuple[str, Path] | None:
+    """Return what in ``folder`` has the name of a package of Podium's, with that name; None if nothing has.
+
+    A script there that imports it would get ours, or its workers would get it for ours. A folder without Python files,
+    such as ``web/`` with pages, can be imported by nobody.
+    """
+    for name in PACKAGES:
+        if (folder / name).resolve() == _HERE.parent / name:
+            continue
+        for candidate in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if candidate.is_file():
+                return name, candidate
+        if any((folder / name).glob("*.py")):
+            return name, folder / name
     return None
 
 

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -75,7 +76,13 @@ class WebServer:
         elif self._socket is None:
             self._socket = bind_port(self.settings.host, self.settings.port)
             self.settings = replace(self.settings, port=self._socket.getsockname()[1])
+        _web_servers.add(self)
         return self.settings
+
+    def close_in_child(self) -> None:
+        """Close the port in a forked child: it would stay taken while that lives, and nobody would answer."""
+        if self._socket is not None:
+            self._socket.close()
 
     def start(self, app: FastAPI) -> None:
         """Serve ``app`` from now on.
@@ -122,6 +129,18 @@ class WebServer:
             if self.settings.uds and not self._stopped:
                 forget_uds(self.settings.uds)
         self._stopped = True
+
+
+_web_servers: weakref.WeakSet[WebServer] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for server in list(_web_servers):
+        server.close_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class RunServer:
@@ -241,7 +260,7 @@ class RunServer:
 
     def finish(self, status: str = "ended") -> None:
         """Stop recording and go on showing; ``status`` is "ended" or "failed". May be called twice."""
-        if self._over.is_set():
+        if self._over.is_set() or os.getpid() != self._pid:
             return
         self.end()
         if self._recorder is not None:

@@ -86,8 +86,11 @@ class Controller:
 
     @classmethod
     def current(cls) -> Controller:
-        """Return a controller of this process's runtime."""
-        return cls(runtimes.current())
+        """Return the controller of this process's runtime, the same one each time."""
+        runtime = runtimes.current()
+        if not isinstance(runtime.controller, cls):
+            runtime.controller = cls(runtime)
+        return runtime.controller
 
     @classmethod
     def local(cls, resources: Mapping[str, float] | None = None) -> Controller:
@@ -228,23 +231,41 @@ def steps(total: int) -> Iterator[Step]:
     return Controller.current().steps(total)
 
 
-def init(num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> None:
-    """Say how to start Ray if nobody has by the time a pool needs it.
+def init(num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> Controller:
+    """Say how to start Ray if nobody has by the time a pool needs it; return this driver's controller.
 
     ``num_cpus`` and ``num_gpus`` are logical resources: with ``num_gpus=8`` a machine without GPUs takes pools of
     eight. What was set before stays where an argument is not given, and what the command line set stays. ``options`` go
     to ``ray.init``. Nothing happens to a Ray that runs already, or to a cluster that RAY_ADDRESS names.
 
+    It may be called again with equal settings, as a notebook's cell or a ``main()`` that runs twice does.
+
     Raises:
-        UsageError: The cluster is in use already.
+        UsageError: The cluster is in use already, with other settings.
     """
-    if runtimes.current().connected:
-        raise UsageError("core.init comes too late, the cluster is in use already; call it before the first pool")
-    settings = runtimes.ray_options
-    if not settings.pinned:
-        settings.num_cpus = settings.num_cpus if num_cpus is None else num_cpus
-        settings.num_gpus = settings.num_gpus if num_gpus is None else num_gpus
-    settings.options |= options
+    runtime, settings = runtimes.current(), runtimes.ray_options
+    if runtime.connected and not runtime.cluster.is_up():
+        runtime.close()  # Ray was shut down; what is asked for is another one.
+    resources = {} if settings.pinned else {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    asked = {name: value for name, value in resources.items() if value is not None} | options
+    if runtime.connected:
+        has = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus, **settings.options}
+        differs = [name for name, value in asked.items() if has.get(name) != value]
+        if differs:
+            raise UsageError(
+                f"core.init({_listed(asked, differs)}) comes too late: the cluster is in use with "
+                f"{_listed(has, differs)}; give equal settings, call it before the first pool, or close what there is "
+                f"with core.Controller.current().close()"
+            )
+        return Controller.current()
+    settings.num_cpus = asked.pop("num_cpus", settings.num_cpus)
+    settings.num_gpus = asked.pop("num_gpus", settings.num_gpus)
+    settings.options |= asked
+    return Controller.current()
+
+
+def _listed(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name}={values[name]!r}" if name in values else f"no {name}" for name in names)
 
 
 def parallel_put(data_list: Sequence[Any], max_workers: int | None = None) -> list[Ref]:

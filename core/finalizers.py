@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -72,6 +73,19 @@ def _start() -> None:
             thread.start()
             _started.append(thread)
             atexit.register(_at_exit)
+
+
+def _begin_anew() -> None:
+    """Leave what is due to the parent of a process that was forked, which has a copy of it and no thread for it."""
+    global _notes, _starting
+    atexit.unregister(_at_exit)
+    _live.clear()
+    _started.clear()
+    _notes, _starting = queue.SimpleQueue(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 import weakref
@@ -71,13 +72,15 @@ class OnDeath(Enum):
 class HealthSettings:
     """What a driver does about dead workers and calls that last, where a group or a method does not say.
 
-    ``call_timeout_s`` is None for calls that may last for ever.
+    ``call_timeout_s`` is None for calls that may last for ever. ``close_timeout_s`` is how long workers that are ended
+    may take to clean up.
     """
 
     on_death: OnDeath = OnDeath.RAISE
     max_restarts: int = 3
     stall_s: float = 60.0
     call_timeout_s: float | None = None
+    close_timeout_s: float = 5.0
 
 
 class CallFacts(NamedTuple):
@@ -164,9 +167,15 @@ class Runtime:
         self.step = 0
         self._parts: Parts | None = None
         self.plane: Steering | None = None
+        self.controller: object | None = None
+        """The door that a driver holds, made when it is first asked for."""
         self.health: Closeable | None = None
         self.health_settings = HealthSettings()
         self.safe_point = SafePoint()
+
+    def begin_in_child(self) -> None:
+        """Go on in a process that was forked; another thread may have held the lock at that moment."""
+        self._lock = threading.RLock()
 
     def join(self, other: Runtime) -> None:
         """Record into what ``other`` records into: the same bus, clock and numbers of calls, another cluster."""
@@ -334,6 +343,19 @@ class RayOptions:
 ray_options = RayOptions()
 _current: Runtime | None = None
 _current_lock = threading.Lock()
+
+
+def _in_child() -> None:
+    """Begin without a runtime in a process that was forked; another thread may have held a lock meanwhile."""
+    global _current, _current_lock
+    _current_lock = threading.Lock()
+    if _current is not None:
+        _current.begin_in_child()
+    _current = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def connect_to_ray() -> Cluster:

@@ -30,7 +30,7 @@ def check_script(script: Path) -> Path:
     """Return the script's absolute path.
 
     Raises:
-        CommandError: It is not there, cannot be read, or has a ``core`` beside it that would hide ours.
+        CommandError: It is not there, cannot be read, or has a ``core``, ``app`` or ``web`` of its own beside it.
     """
     if script.is_dir():
         raise CommandError(f"{script} is a directory; pass a driver script", code=Exit.USAGE)
@@ -41,11 +41,12 @@ def check_script(script: Path) -> Path:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise CommandError(f"cannot run {script}: {reason}", code=Exit.USAGE) from error
     path = script.resolve()
-    hides = shadowed_by(path.parent)
-    if hides is not None:
+    found = shadowed_by(path.parent)
+    if found is not None:
+        name, where = found
         raise CommandError(
-            f"{hides} would shadow Podium's package 'core' for {path.name} and its workers; "
-            "rename it, or move the driver script",
+            f"{where} has the name of Podium's package {name!r}, and {path.name} or its workers could import the wrong "
+            f"one; rename it, or move the driver script to a directory without it",
             code=Exit.USAGE,
         )
     return path

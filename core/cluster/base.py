@@ -20,7 +20,7 @@ Ref: TypeAlias = Any
 ActorHandle: TypeAlias = Any
 """A worker process: a Ray actor handle or a ``LocalActor``."""
 
-ONE_RETURN_PREFIXES = ("_podium_answer", "_podium_is_alive")
+ONE_RETURN_PREFIXES = ("_podium_answer", "_podium_is_alive", "_podium_clean_up")
 """How the names of methods begin that ``Cluster.ask`` calls; ``submit`` calls the other ``_podium_`` methods."""
 
 
@@ -236,8 +236,15 @@ class Cluster(Protocol):
         """End a worker process at once; no error when it is gone already."""
         ...
 
+    def retire(self, actors: Sequence[ActorHandle], limit_s: float) -> None:
+        """Let worker processes clean up, all at the same time and for at most ``limit_s``, then end them.
+
+        One that is busy cleans up when it is done with what it does; past the limit it is ended as it is.
+        """
+        ...
+
     def was_ended(self, actor: ActorHandle) -> bool:
-        """Tell whether this object ended a worker process on purpose, by ``kill``."""
+        """Tell whether this object ended a worker process on purpose, by ``kill`` or ``retire``."""
         ...
 
     def is_up(self) -> bool:
@@ -269,7 +276,7 @@ class Cluster(Protocol):
         ...
 
 
-_local_environ: ContextVar[Mapping[str, str] | None] = ContextVar("podium_worker_environ", default=None)
+_local_environ: ContextVar[dict[str, str] | None] = ContextVar("podium_worker_environ", default=None)
 
 
 def environ() -> Mapping[str, str]:
@@ -292,7 +299,8 @@ def adopt_environ(variables: Mapping[str, str]) -> None:
     if own is None:
         os.environ.update(variables)
     else:
-        _local_environ.set({**own, **variables})
+        # In place: the threads and tasks of a worker have copies of one context.
+        own.update(variables)
 
 
 def isolate_environ() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.cluster.base import Ref, shares_a_process
-from core.cluster.local import LocalCluster, LocalRef
+from core.cluster.local import LocalCluster
+from core.cluster.local_refs import LocalRef
 from core.cluster.ray_transport import NoDirectTransport, Offer
 
 
@@ -53,6 +54,15 @@ def take_by_store(offers: Sequence[Offer], timeout_s: float) -> list[Any]:
     from core.cluster.on_ray import RayCluster
 
     return RayCluster.connect().take_by_store(offers, timeout_s)
+
+
+def assigned_devices() -> tuple[str, ...]:
+    """Return the ids of the accelerators that the cluster gave this worker's process, none on a local cluster."""
+    if shares_a_process():
+        return ()
+    from core.cluster.on_ray import assigned_devices as given  # here, because a local cluster must not load Ray
+
+    return given()
 
 
 def is_ref(value: object) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import itertools
 import os
 import pickle
 import queue
@@ -17,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, InvalidStateError
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, InvalidStateError
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
 from typing import Any
@@ -36,70 +35,12 @@ from core.cluster.base import (
     adopt_environ,
     isolate_environ,
 )
-from core.cluster.ray_errors import Unread, outcome_of, unpacked
+from core.cluster.local_refs import LocalRef, numbers, packed, resolve, settle
+from core.cluster.ray_errors import outcome_of, unpacked
 from core.cluster.shortage import no_room
-from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError, WorkerMethodError
+from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
 _NODE = "127.0.0.1"
-_live_refs: weakref.WeakValueDictionary[int, LocalRef] = weakref.WeakValueDictionary()
-_numbers = itertools.count(1)
-
-
-class LocalRef:
-    """A value that a worker of this process made or will make, kept as the bytes it was pickled to."""
-
-    def __init__(self) -> None:
-        """Make a reference to a value that is not there yet."""
-        self.number = next(_numbers)
-        self.future: Future[bytes] = Future()
-        self.holds: tuple[LocalRef, ...] = ()
-        _live_refs[self.number] = self
-
-    def value(self) -> Any:
-        """Wait for the value and return a fresh copy of it.
-
-        Raises:
-            PodiumError: The method failed (``WorkerMethodError``), its worker ended (``WorkerDiedError``), or the value
-                could not be pickled there or unpickled here (``WorkerMethodError``).
-        """
-        outcome = outcome_of(self.future)
-        error = outcome.error
-        if error is None:
-            return outcome.value
-        if isinstance(error, Unread):
-            raise error.told()
-        if isinstance(error, PodiumError) or not isinstance(error, Exception):
-            raise error
-        kind = type(error).__name__
-        raise WorkerMethodError(f"a result could not be sent: {kind}: {error}", cause_type=kind, cause=error)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as a number: inside this process the value is found again by it, while somebody holds it."""
-        met = getattr(_packing, "refs", None)
-        if met is not None:
-            met.append(self)
-        return _find_ref, (self.number,)
-
-    def __await__(self) -> Any:
-        """Let an ``async def`` worker method await a reference, as it could on Ray."""
-        return asyncio.to_thread(self.value).__await__()
-
-
-_packing = threading.local()
-
-
-def _find_ref(number: int) -> LocalRef:
-    return _live_refs[number]
-
-
-def _packed(value: object) -> tuple[bytes, tuple[LocalRef, ...]]:
-    """Pickle a value; return the references in it too: as Ray does, whoever keeps the bytes must keep these alive."""
-    met: list[LocalRef] = []
-    _packing.refs = met
-    try:
-        return cloudpickle.dumps(value), tuple(met)
-    finally:
-        _packing.refs = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +62,16 @@ class LocalActor:
 
     def __init__(self, request: SpawnRequest) -> None:
         """Start the thread; the object is built on it, as it would be in a process of its own."""
-        self.name = request.name or f"worker-{next(_numbers)}"
+        self.name = request.name or f"worker-{next(numbers)}"
         self.killed = threading.Event()
         self.let_go = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         cloudpickle.dumps(request.actor_class)  # What Ray could not send fails here too.
         # A copy made of these bytes has lost its file name: breakpoint() and tracebacks would show no source.
         self._class = request.actor_class
-        self._arguments = _packed((request.args, dict(request.kwargs)))
+        self._arguments = packed((request.args, dict(request.kwargs)))
         self._env = dict(request.env)
+        self.has_hook = _has_shutdown_hook(request.actor_class)
         self._lock = threading.Lock()
         self._current: _Job | None = None
         self._reason = ""
@@ -175,7 +117,7 @@ class LocalActor:
         adopt_environ(self._env)
         try:
             args, kwargs = pickle.loads(self._arguments[0])
-            actor = self._class(*map(_resolve, args), **{name: _resolve(value) for name, value in kwargs.items()})
+            actor = self._class(*map(resolve, args), **{name: resolve(value) for name, value in kwargs.items()})
         except BaseException as error:
             self.kill(f"died, its constructor raised {type(error).__name__}: {error}")
             return
@@ -197,18 +139,21 @@ class LocalActor:
     def _do(self, actor: Any, job: _Job) -> None:
         try:
             args, kwargs = unpacked(job.payload, on_worker=True)
-            args = tuple(_resolve(value) for value in args)
-            kwargs = {name: _resolve(value) for name, value in kwargs.items()}
+            args = tuple(resolve(value) for value in args)
+            kwargs = {name: resolve(value) for name, value in kwargs.items()}
             outcome = getattr(actor, job.method)(*args, **kwargs)
             if inspect.isawaitable(outcome):
                 outcome = asyncio.run(_await(outcome))
             values = outcome if job.receipt is not None else (outcome,)
-            packed = [_packed(value) for value in values]
+            packed = [packed(value) for value in values]
+        except SystemExit as error:
+            self.kill(f"ended by itself with exit code {error.code}, SystemExit was raised in a method")
+            return
         except BaseException as error:
             self._fail(job, error)
             return
         for ref, (pickled, holds) in zip(job.refs, packed, strict=True):
-            _settle(ref, pickled, holds)
+            settle(ref, pickled, holds)
 
     def _death(self, job: _Job | None = None) -> WorkerDiedError:
         method = "" if job is None else job.method
@@ -225,18 +170,16 @@ class LocalActor:
                 ref.future.set_exception(error)
 
 
+def _has_shutdown_hook(actor_class: type) -> bool:
+    """Whether an actor has something to do at its end: its class, or that of one of the roles that share it."""
+    roles = getattr(actor_class, "podium_roles", {})
+    classes = (actor_class, *(role.user_class for role in roles.values()))
+    cleans = hasattr(actor_class, "_podium_clean_up")
+    return cleans and any(hasattr(one, "__ray_shutdown__") for one in classes)
+
+
 async def _await(awaitable: Any) -> Any:
     return await awaitable
-
-
-def _settle(ref: LocalRef, pickled: bytes, holds: tuple[LocalRef, ...]) -> None:
-    ref.holds = holds
-    with contextlib.suppress(InvalidStateError):  # Its worker was killed meanwhile.
-        ref.future.set_result(pickled)
-
-
-def _resolve(value: Any) -> Any:
-    return unpacked(value.future.result(), on_worker=True) if isinstance(value, LocalRef) else value
 
 
 class LocalGroup:
@@ -330,14 +273,14 @@ class LocalCluster:
 
     def submit(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Pickle the arguments and queue the job."""
-        payload, holds = _packed((args, dict(kwargs)))
+        payload, holds = packed((args, dict(kwargs)))
         result, receipt = LocalRef(), LocalRef()
         actor.give(_Job(method, payload, result, receipt, holds))
         return Submitted(result, receipt)
 
     def ask(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LocalRef:
         """Pickle the arguments and queue the job for its one result."""
-        payload, holds = _packed((args, dict(kwargs)))
+        payload, holds = packed((args, dict(kwargs)))
         result = LocalRef()
         actor.give(_Job(method, payload, result, None, holds))
         return result
@@ -373,7 +316,7 @@ class LocalCluster:
     def put(self, value: object) -> LocalRef:
         """Pickle a value once."""
         ref = LocalRef()
-        _settle(ref, *_packed(value))
+        settle(ref, *packed(value))
         return ref
 
     def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
@@ -431,6 +374,15 @@ class LocalCluster:
         """End a worker."""
         actor.let_go = True
         actor.kill()
+
+    def retire(self, actors: Sequence[LocalActor], limit_s: float) -> None:
+        """Let the workers that have a hook for it clean up, then end all."""
+        asked = [self.ask(actor, "_podium_clean_up", (), {}).future for actor in actors if actor.has_hook]
+        try:
+            wait_for_futures(asked, limit_s)
+        finally:
+            for actor in actors:
+                self.kill(actor)
 
     def was_ended(self, actor: LocalActor) -> bool:
         """Tell whether ``kill`` was called for the worker."""

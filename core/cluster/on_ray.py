@@ -22,22 +22,23 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from core.cluster import ray_names
-from core.cluster.addresses import address_key
 from core.cluster.base import (
     Outcome,
     Placement,
     Ref,
     ReserveRequest,
-    Slot,
     SpawnRequest,
     StoreRoom,
     Submitted,
 )
+from core.cluster.forks import forked_from, noting_hooks, watch_forks
 from core.cluster.processes import children, end_after_me, end_children, keep_sigterm_handler, let_live
+from core.cluster.ray_address import LOCAL, cannot_be_joined, wanted_address
 from core.cluster.ray_errors import unread_in
 from core.cluster.ray_options import actor_options, offers_directly, two_return_entries
+from core.cluster.ray_placement import placement_of, reservations_of, rooms_of
 from core.cluster.ray_transport import NoDirectTransport, Offer, copied, keep
-from core.cluster.shortage import NodeRoom, Reservation, Shortage, explain_shortage, not_in_time, pinned
+from core.cluster.shortage import Shortage, explain_shortage, not_in_time, pinned
 from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDiedError, raise_detached
 
 _log = logging.getLogger("podium.cluster")
@@ -67,23 +68,25 @@ class RayCluster:
 
         ``num_cpus`` and ``num_gpus`` are logical resources of a Ray that is started here; ``options`` go to
         ``ray.init``. A local Ray is asked for by name, so that a stale address file on the host is never followed.
+        A cluster that cannot be joined is a ``ClusterUnreachableError``.
         """
         # Ray prints an error that nobody fetched; Podium has recorded it, and raises the first one of a call.
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+        watch_forks(ray.shutdown)
         if ray.is_initialized():
+            _require_connection()
             return cls(started_here=False)
-        address = os.environ.get("RAY_ADDRESS", "")
-        if address and "address" not in options:
+        address = wanted_address(options.pop("address", None), os.environ)
+        quiet = {"include_dashboard": False, "logging_level": logging.WARNING}
+        with noting_hooks(), keep_sigterm_handler():
+            if address == LOCAL:
+                ray.init(address=address, **{**quiet, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
+                return cls(started_here=True)
             try:
-                with keep_sigterm_handler():
-                    ray.init(address=address, **{"log_to_driver": True, **options})
-            except (ConnectionError, RuntimeError) as error:
-                raise ray_names.cannot_be_joined(address, error) from error
+                ray.init(address=address, **{"log_to_driver": True, **options})
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise cannot_be_joined(address, error) from error
             return cls(started_here=False)
-        local: dict[str, Any] = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
-        with keep_sigterm_handler():
-            ray.init(**{**local, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
-        return cls(started_here=True)
 
     @property
     def kind(self) -> str:
@@ -115,7 +118,8 @@ class RayCluster:
         except BaseException:
             _remove(list(made.values()))
             raise
-        return _placement(request.pool, [made[node_index] for node_index in range(len(sizes))])
+        groups = [made[node_index] for node_index in range(len(sizes))]
+        return placement_of(request.pool, groups, _node_ids, _addresses(alive=True), in_rank_order=True)
 
     def shortage(self, request: ReserveRequest, without: Sequence[Any] = ()) -> PlacementError | None:
         """Compare a request with what the nodes have."""
@@ -124,11 +128,11 @@ class RayCluster:
 
     def adopt(self, pool: str, native: Sequence[Any]) -> Placement:
         """Look up where the bundles of placement groups are."""
-        return _slots(pool, list(native))
+        return placement_of(pool, list(native), _node_ids, _addresses(alive=True))
 
     def release(self, placement: Placement) -> None:
         """Remove the placement groups."""
-        if ray.is_initialized():
+        if self.is_up():
             _remove(placement.native)
 
     def spawn(self, request: SpawnRequest) -> Any:
@@ -297,11 +301,25 @@ class RayCluster:
     def kill(self, actor: Any) -> None:
         """Kill an actor without a restart."""
         self._ended.add(actor._actor_id)
-        if ray.is_initialized():
+        if self.is_up():
             try:
                 ray.kill(actor, no_restart=True)
             except ValueError:  # it is gone already, or belongs to another driver
                 _log.debug("actor %s was gone already", actor)
+
+    def retire(self, actors: Sequence[Any], limit_s: float) -> None:
+        """Let the actors clean up side by side, then kill them: ``ray.kill`` alone runs nothing in them."""
+        asked: list[Any] = []
+        try:
+            if limit_s > 0 and self.is_up():
+                asked = [actor._podium_clean_up.remote() for actor in actors if not self.was_ended(actor)]
+            self._ended.update(actor._actor_id for actor in actors)
+            self.wait(asked, len(asked), limit_s)
+        except (RayActorError, AttributeError):
+            _log.debug("an actor was gone before it could clean up", exc_info=True)
+        finally:
+            for actor in actors:
+                self.kill(actor)
 
     def was_ended(self, actor: Any) -> bool:
         """Tell whether ``kill`` was called for the actor."""
@@ -309,7 +327,7 @@ class RayCluster:
 
     def is_up(self) -> bool:
         """Tell whether this process is connected to Ray."""
-        return bool(ray.is_initialized())
+        return bool(ray.is_initialized()) and not forked_from()
 
     def on_death(self, actor: Any, callback: Callable[[WorkerDiedError], None]) -> bool:
         """Return False: Ray tells of an actor's death only who has a call out with it."""
@@ -328,18 +346,32 @@ class RayCluster:
         end_children(_RAY_FOLDER)
 
     def close(self) -> None:
-        """Shut Ray down if this object started it."""
+        """Shut Ray down if this object started it; a forked child has nothing to shut down."""
+        if forked_from():
+            return
         if self._started_here and ray.is_initialized():
             ray.shutdown()
         let_live(self._after)
         self._started_here = False
 
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:
-        return explain_shortage(pinned(request), _rooms(), _reservations(own))
+        return explain_shortage(
+            pinned(request), rooms_of(_nodes()), reservations_of(placement_group_table(), [one.id.hex() for one in own])
+        )
+
+
+def assigned_devices() -> tuple[str, ...]:
+    """Return the ids of the accelerators that Ray gave this process, which may see more of them than these."""
+    if not ray.is_initialized():
+        return ()
+    watch_forks(ray.shutdown)
+    return next((tuple(map(str, ids)) for ids in ray.get_runtime_context().get_accelerator_ids().values() if ids), ())
 
 
 def _require_connection() -> None:
     """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors."""
+    if forked_from():
+        raise ray_names.is_forked(forked_from())
     if not ray.is_initialized():
         raise ray_names.was_shut_down()
 
@@ -380,6 +412,11 @@ def _own_node_id(actor: object) -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def _node_ids(group: PlacementGroup) -> dict[int, str]:
+    """Return the node of each bundle of a placement group."""
+    return dict(placement_group_table(group)["bundles_to_node_id"])
+
+
 def _remove(groups: Sequence[PlacementGroup]) -> None:
     for group in groups:
         try:
@@ -394,43 +431,6 @@ def _nodes() -> list[dict[str, Any]]:
 
 def _addresses(alive: bool = False) -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes() if node["Alive"] or not alive}
-
-
-def _placement(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
-    """Fix the rank order: groups by the address of their node, equal ones as they were asked for."""
-    addresses = _addresses()
-    nodes = [placement_group_table(group)["bundles_to_node_id"] for group in groups]
-    order = sorted(range(len(groups)), key=lambda index: address_key(addresses.get(nodes[index][0], "")))
-    return _slots(pool, [groups[index] for index in order])
-
-
-def _slots(pool: str, groups: Sequence[PlacementGroup]) -> Placement:
-    """Number the bundles of groups; one that is on no node that lives has no address."""
-    addresses = _addresses(alive=True)
-    slots: list[Slot] = []
-    for group_index, group in enumerate(groups):
-        nodes = placement_group_table(group)["bundles_to_node_id"]
-        for bundle_index in sorted(nodes):
-            address = addresses.get(nodes[bundle_index], "")
-            slots.append(Slot(len(slots), address, group_index, bundle_index, group_index, bundle_index))
-    return Placement(pool, tuple(slots), tuple(groups))
-
-
-def _rooms() -> list[NodeRoom]:
-    alive = [node for node in _nodes() if node["Alive"]]
-    return [NodeRoom(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"])) for node in alive]
-
-
-def _reservations(own: Sequence[PlacementGroup]) -> list[Reservation]:
-    """Return the bundles that others hold; ``own`` groups stand for the request itself."""
-    mine = {group.id.hex() for group in own}
-    return [
-        Reservation(entry["bundles_to_node_id"][index], ray_names.shown_name(entry["name"]), dict(bundle))
-        for entry in placement_group_table().values()
-        if entry["state"] in {"CREATED", "RESCHEDULING"} and entry["placement_group_id"] not in mine
-        for index, bundle in entry["bundles"].items()
-        if entry["bundles_to_node_id"].get(index)
-    ]
 
 
 def _translated(error: BaseException) -> BaseException:

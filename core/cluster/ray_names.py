@@ -53,18 +53,17 @@ def unknown_name(name: str, namespace: str) -> UnknownNameError:
     )
 
 
-def cannot_be_joined(address: str, error: Exception) -> ClusterUnreachableError:
-    """Return the error for a cluster that RAY_ADDRESS names and that does not answer."""
-    return ClusterUnreachableError(
-        f"the Ray cluster at {address} (RAY_ADDRESS) cannot be joined: {error.__cause__ or error}; a driver runs on a "
-        f"node of its cluster; without RAY_ADDRESS Podium starts Ray here",
-        address=address,
-    )
-
-
 def was_shut_down() -> ClusterUnreachableError:
     """Return the error for a driver that goes on after Ray has ended."""
     return ClusterUnreachableError(
         "Ray was shut down while this driver still used it, and its workers with it; leave ray.shutdown() to the end "
         "of the script"
+    )
+
+
+def is_forked(pid: int) -> ClusterUnreachableError:
+    """Return the error for a child that uses what its parent, a driver or a worker, had of Ray when it forked."""
+    return ClusterUnreachableError(
+        f"this process was forked from process {pid}, whose connection to Ray it cannot use; call workers in the "
+        f"parent, or start the process with multiprocessing's 'spawn' and connect there"
     )

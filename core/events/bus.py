@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -56,6 +58,7 @@ class EventBus:
         self._flushes: dict[int, Callable[[float], object]] = {}
         self._standing: dict[tuple[str, str], Event] = {}
         self.n_observer_errors = 0
+        _buses.add(self)
 
     @property
     def observed(self) -> bool:
@@ -89,6 +92,10 @@ class EventBus:
             except Exception:
                 _log.exception("an observer could not flush")
 
+    def begin_in_child(self) -> None:
+        """Tell nobody any more; another thread may have held the lock at the fork."""
+        self._observers, self._flushes, self._lock = (), {}, threading.Lock()
+
     def emit(self, event: Event) -> None:
         """Pass ``event`` to every observer, on the caller's thread."""
         if type(event) in _STANDING:
@@ -107,6 +114,19 @@ class EventBus:
             self.n_observer_errors += 1
             if self.n_observer_errors in {1, 10, 100} or self.n_observer_errors % 1000 == 0:
                 _log.exception("an observer raised on %s (%d so far)", type(event).__name__, self.n_observer_errors)
+
+
+_buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """Tell nobody in a process that was forked: the record is the parent's."""
+    for bus in list(_buses):
+        bus.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _keep(standing: dict[tuple[str, str], Event], event: Event) -> None:

@@ -113,8 +113,10 @@ def end_group(
     ended = [rank for rank in range(world_size) if rank not in dead]
     # Before they are killed: a call still in flight would else report each as a death.
     dead.update(ended)
-    for actor in actors:
-        runtime.cluster.kill(actor)
+    living = set(ended)
+    runtime.cluster.retire(
+        [actor for rank, actor in enumerate(actors) if rank in living], runtime.health_settings.close_timeout_s
+    )
     now_ns = runtime.clock.now_ns()
     for rank in ended:
         runtime.bus.emit(WorkerEnded(now_ns, group, rank, died=False, reason=reason))

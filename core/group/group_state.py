@@ -153,9 +153,7 @@ class GroupState:
         before = self.workers_for("replace")
         for state in self.family():
             state.switch_to(workers, pool or state.pool, reason)
-        for actor in before.workers.actors:
-            if not any(actor is staying for staying in workers.actors):
-                self.runtime.cluster.kill(actor)
+        self.end_workers(before.workers.actors, workers.actors)
 
     def switch_to(self, workers: WorkerSet, pool: RayResourcePool, reason: str) -> None:
         """Have other workers from the next call on, and record that; of one group alone, see ``replace``."""
@@ -177,8 +175,13 @@ class GroupState:
         for state in self.family():
             if state.live is not None:
                 announce_end(state.runtime, state.name, state.live.world_size, state.live.deaths.dead, reason)
-        for actor in self.live.workers.actors if self.live is not None else ():
-            self.runtime.cluster.kill(actor)
+        self.end_workers(self.live.workers.actors if self.live is not None else ())
+
+    def end_workers(self, actors: Sequence[ActorHandle], but: Sequence[ActorHandle] = ()) -> None:
+        """End workers after they have cleaned up; at once while ranks are in a call, which may never end."""
+        limit_s = 0.0 if self._pending.any_out else self.runtime.health_settings.close_timeout_s
+        ending = [actor for actor in actors if not any(actor is staying for staying in but)]
+        self.runtime.cluster.retire(ending, limit_s)
 
     def watch(self, health: HealthOptions) -> None:
         """Do as ``health`` says about dead workers and late calls from now on."""

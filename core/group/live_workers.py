@@ -36,6 +36,11 @@ class PendingCalls:
         with self._lock:
             self._trackers.pop(tracker.facts.call_id, None)
 
+    @property
+    def any_out(self) -> bool:
+        """Whether a rank is in a call."""
+        return any(tracker.out for tracker in list(self._trackers.values()))
+
     def blockers(self) -> list[str]:
         """Return the calls, in words, that failed for the driver and still run on ranks: the next call waits for them.
 

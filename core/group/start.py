@@ -242,14 +242,14 @@ def construct_on(
 
 
 def rank_variables(placement: Placement, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
-    """Return the variables that tell a worker its place among the ranks."""
+    """Return the variables that tell a worker its place among the ranks; it finds LOCAL_RANK by itself."""
     slot = placement.slots[rank]
     n_on_node = str(sum(other.node_index == slot.node_index for other in placement.slots))
     return {
         "WORLD_SIZE": str(len(placement.slots)),
         "RANK": str(rank),
         "LOCAL_WORLD_SIZE": n_on_node,
-        "LOCAL_RANK": str(slot.local_index),
+        "RAY_LOCAL_RANK": str(slot.local_index),
         "RAY_LOCAL_WORLD_SIZE": n_on_node,
         "MASTER_ADDR": rendezvous[0],
         "MASTER_PORT": str(rendezvous[1]),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import DeathKind
+from core.worker.leaving import LEAVES
 from core.worker.process_info import ProcessInfo, count_oom_kills
 
 N_LOG_LINES = 30
@@ -39,6 +40,7 @@ _CRASHES = (
 _OUT_OF_MEMORY = re.compile(
     r"exit type: NODE_OUT_OF_MEMORY|killed due to the node running low on memory|memory monitor|killed due to memory"
 )
+_LEFT = re.compile(rf"{re.escape(LEAVES)} (\d+)")
 _RAYS_OWN = re.compile(r":(job_id|actor_name|task_name):")
 _EXIT_CODE = re.compile(r"exit code:? (-?\d+)", re.IGNORECASE)
 _WORKERS_OWN_SIGTERM = "receives a SIGTERM"
@@ -46,7 +48,10 @@ _WORKERS_OWN_SIGTERM = "receives a SIGTERM"
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found on the worker's machine after its death; ``unread`` says why its log was not."""
+    """What was found on the worker's machine after its death; ``unread`` says why its log was not.
+
+    ``crash_line`` is what its log says of its end: that it crashed, or by which code it left.
+    """
 
     log_tail: tuple[str, ...] = ()
     crash_line: str = ""
@@ -115,6 +120,8 @@ def _end(clues: Clues) -> tuple[int, int | None, str]:
         return 0, None, ""
     if _OUT_OF_MEMORY.search(clues.words):
         return int(signal.SIGKILL), None, ""
+    if (left := _LEFT.search(clues.findings.crash_line)) is not None:
+        return 0, int(left.group(1)), f"its log says: {clues.findings.crash_line}"
     for crash, pattern in _CRASHES:
         if re.search(pattern, clues.findings.crash_line):
             return int(crash), None, f"its log says: {clues.findings.crash_line}"
@@ -201,7 +208,9 @@ def _name(number: int) -> str:
 def examine(info: ProcessInfo, pid: int) -> Findings:
     """Return what a process left; runs on its machine."""
     output, errors = _text(info.output), _text(info.log)
-    crashes = [line.strip() for line in errors if any(re.search(pattern, line) for _, pattern in _CRASHES)]
+    crashes = [
+        line.strip() for line in errors if LEAVES in line or any(re.search(pattern, line) for _, pattern in _CRASHES)
+    ]
     return Findings(
         log_tail=(*output[-N_LOG_LINES // 2 :], *errors[-N_LOG_LINES:]),
         crash_line=crashes[-1] if crashes else "",

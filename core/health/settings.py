@@ -22,8 +22,9 @@ def set_health(
     max_restarts: int | None = None,
     stall_s: float | None = None,
     call_timeout_s: float | None = None,
+    close_timeout_s: float | None = None,
 ) -> None:
-    """Set what this driver does about dead workers and calls that last; what is not given stays as it is.
+    """Set what this driver does about dead workers, long calls and closing; what is not given stays as it is.
 
     Args:
         on_death: For groups without a policy of their own: "abort" (the default under ``podium run``), "raise" (the
@@ -32,6 +33,9 @@ def set_health(
         stall_s: A call that is in flight for so many seconds is reported as stalled, and again each time that doubles.
         call_timeout_s: How many seconds a call waits for its ranks, for methods and groups without a limit of their
             own; 0 for no limit.
+        close_timeout_s: How many seconds workers may take to clean up when their group is closed or replaced, or the
+            driver ends (5 by default): for the call they are in, ``__ray_shutdown__``, ``atexit`` and buffered files.
+            After that they are killed; at once with 0.
 
     Raises:
         UsageError: A setting makes no sense.
@@ -46,12 +50,15 @@ def set_health(
         raise UsageError(f"stall_s must be positive, got {stall_s} s")
     if call_timeout_s is not None and not call_timeout_s >= 0:
         raise UsageError(f"call_timeout_s must not be negative, got {call_timeout_s} s; 0 is for no deadline")
+    if close_timeout_s is not None and not close_timeout_s >= 0:
+        raise UsageError(f"close_timeout_s must not be negative, got {close_timeout_s} s; 0 kills workers at once")
     runtime.health_settings = replace(
         settings,
         on_death=policy.on_death,
         max_restarts=policy.max_restarts,
         stall_s=settings.stall_s if stall_s is None else stall_s,
         call_timeout_s=settings.call_timeout_s if call_timeout_s is None else call_timeout_s or None,
+        close_timeout_s=settings.close_timeout_s if close_timeout_s is None else close_timeout_s,
     )
 
 

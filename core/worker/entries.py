@@ -11,6 +11,7 @@ LOAD_STATE: Final = "_podium_load_state"
 SET_RANK: Final = "_podium_set_rank"
 PING: Final = "_podium_ping"
 IS_ALIVE: Final = "_podium_is_alive"
+CLEAN_UP: Final = "_podium_clean_up"
 RUN: Final = "_podium_run"
 ANSWER: Final = "_podium_answer"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.errors import UsageError
@@ -12,6 +12,7 @@ PROTECTED_VARIABLES = (
     "RANK",
     "LOCAL_WORLD_SIZE",
     "LOCAL_RANK",
+    "RAY_LOCAL_RANK",
     "RAY_LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -25,11 +26,16 @@ _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """A worker's place among the ranks of its group."""
+    """A worker's place among the ranks of its group.
+
+    ``local_rank`` is LOCAL_RANK, the index of its device among those that its process sees. ``local_rank_on_node`` is
+    its rank among the group's workers on its node, whose number is ``local_world_size``.
+    """
 
     rank: int
     world_size: int
     local_rank: int
+    local_rank_on_node: int
     local_world_size: int
     master_addr: str
     master_port: str
@@ -51,15 +57,40 @@ class RankFacts:
             ) from None
         except ValueError as error:
             raise UsageError(f"RANK and WORLD_SIZE must be whole numbers: {error}") from None
+        local_rank = int(environ.get("LOCAL_RANK", rank))
         return cls(
             rank=rank,
             world_size=world_size,
-            local_rank=int(environ.get("LOCAL_RANK", rank)),
+            local_rank=local_rank,
+            local_rank_on_node=int(environ.get("RAY_LOCAL_RANK", local_rank)),
             local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
             master_addr=environ.get("MASTER_ADDR", ""),
             master_port=environ.get("MASTER_PORT", ""),
             group=environ.get("WG_PREFIX", ""),
         )
+
+
+def device_index(environ: Mapping[str, str], assigned: Sequence[str] = ()) -> dict[str, str]:
+    """Return LOCAL_RANK: the index of this worker's device among those that its process sees.
+
+    It is 0 where the process sees its own device alone, as Ray has it. ``assigned`` are the ids of the devices that the
+    cluster gave this process: with RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES a process sees more than those. Without
+    a device of its own it is the rank on the node, wrapped to the devices that the process sees, if any.
+    """
+    on_node = int(environ.get("RAY_LOCAL_RANK", environ.get("LOCAL_RANK", environ.get("RANK", "0"))))
+    seen = visible_devices(environ)
+    visible = [] if seen == "not set" else [one.strip() for one in seen.split(",") if one.strip()]
+    own = assigned[0] if assigned else ""
+    if own in visible:
+        index = visible.index(own)
+    elif len(visible) == 1:
+        index = 0
+    elif visible:
+        index = on_node % len(visible)
+    else:
+        # The process sees every device of its node, by the ids that the cluster has for them, or it sees none.
+        index = int(own) if own.isdigit() else on_node
+    return {"LOCAL_RANK": str(index)}
 
 
 def visible_devices(environ: Mapping[str, str]) -> str:

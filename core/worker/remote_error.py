@@ -6,20 +6,25 @@ import asyncio
 import os
 import pickle
 import time
+from contextlib import suppress
 
 import cloudpickle
 
 from core.errors import PodiumError, WorkerError, WorkerMethodError, traceback_text
 from core.version import PACKAGE_PATH
 from core.worker.call_header import Header
+from core.worker.leaving import said_in_numbers
 
 
 def wrapped(error: BaseException, place: tuple[str, int], header: Header, started_ns: int) -> BaseException:
     """Say where a method raised. Podium's own errors and the ends of a process or a task pass as they are.
 
+    A task was cancelled when its caller did that; a ``CancelledError`` that the method raised is an error as any other.
     An error of another group's worker, met in a future, does not: this rank is not the one that it tells of.
     """
-    if isinstance(error, _ENDS) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
+    if isinstance(error, SystemExit):
+        return said_in_numbers(error)
+    if _is_cancelled(error) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
         return error
     group, rank = place
     return WorkerMethodError(
@@ -35,7 +40,13 @@ def wrapped(error: BaseException, place: tuple[str, int], header: Header, starte
     )
 
 
-_ENDS = (SystemExit, GeneratorExit, asyncio.CancelledError)
+def _is_cancelled(error: BaseException) -> bool:
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    with suppress(RuntimeError):  # No loop runs on this thread.
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return False
 
 
 def words_of(error: BaseException) -> str:

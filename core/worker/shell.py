@@ -8,44 +8,34 @@ of a group start side by side, and a constructor that raises is an answer with a
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import os
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from socket import socket
 from typing import Any
 
-import numpy as np
-import torch
-from tensordict import TensorDictBase
-
 from core.cluster import adopt_environ, environ
+from core.cluster.base import shares_a_process
+from core.cluster.fetching import assigned_devices
 from core.cluster.processes import end_with_parent
-from core.data.batch import payload_bytes
-from core.data.direct import kept_here, noting
-from core.data.future import DataProtoFuture
-from core.data.identity import real_rows
-from core.data.private import let_go_of_store, method_ended
-from core.data.proto import DataProto
-from core.data.receive import views
-from core.data.rows import row_count, select_rows
-from core.data.shares import Receipt, Share
-from core.data.wire import pack
+from core.data.shares import Receipt
 from core.dispatch import registration_of
-from core.errors import ShareError, WorkerStartError
+from core.errors import WorkerStartError
 from core.version import PACKAGE_PATH, VERSION
 from core.worker.call_header import Header, plain_header
 from core.worker.entries import answer_of
-from core.worker.facts import RankFacts, visible_devices
+from core.worker.facts import RankFacts, device_index, visible_devices
+from core.worker.leaving import clean_up, exit_code, is_exit, leave_process
+from core.worker.method_thread import MethodThread, ThreadState
 from core.worker.ports import hold_port
 from core.worker.process_info import ProcessInfo, enable_diagnostics
 from core.worker.remote_error import user_traceback, words_of, wrapped
+from core.worker.work import Work
 
 _LOAD_STATE = Header("load_state", -1, 0, False, "")
 
@@ -90,15 +80,17 @@ class ActorShell:
             WorkerStartError: The constructor raised.
         """
         started_ns = time.monotonic_ns()
-        adopt_environ(variables)
-        self._podium_place = group, rank
+        self._podium_take_place(group, rank, variables)
         try:
             construct: Callable[..., None] = self._podium_class.__init__  # type: ignore[misc]
             construct(self, *args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, SystemExit) and not is_exit(error):
+                raise  # The cluster ends this process.
+            code = f" (exit code {exit_code(error)})" if isinstance(error, SystemExit) else ""
             raise WorkerStartError(
                 f"{self._podium_class.__name__} of group {group} could not be built on rank {rank}: "
-                f"{type(error).__name__}: {words_of(error)}",
+                f"{type(error).__name__}: {words_of(error)}{code}",
                 group=group,
                 rank=rank,
                 method="__init__",
@@ -119,11 +111,15 @@ class ActorShell:
     def _podium_set_rank(self, rank: int, variables: Mapping[str, str]) -> tuple[None, bytes]:
         """Take another place among the ranks; the class's own ``reconfigure`` is asked next."""
         started_ns = time.monotonic_ns()
-        adopt_environ(variables)
-        self._podium_place = self._podium_place[0], rank
+        self._podium_take_place(self._podium_place[0], rank, variables)
         # Read anew from the environment when next asked for.
         self.__dict__.pop("_rank_facts", None)
         return None, _receipt(started_ns)
+
+    def _podium_take_place(self, group: str, rank: int, variables: Mapping[str, str]) -> None:
+        adopt_environ(variables)
+        adopt_environ(device_index(environ(), assigned_devices()))
+        self._podium_place = group, rank
 
     def _podium_ping(self) -> tuple[None, bytes]:
         """Answer at once: the round trip tells how the two clocks lie to each other."""
@@ -131,6 +127,14 @@ class ActorShell:
 
     def _podium_is_alive(self) -> None:
         """Answer that this process lives."""
+
+    def _podium_clean_up(self) -> None:
+        """Clean up for the end of this process, and answer when that is done."""
+        self._podium_do_clean_up()
+
+    def _podium_do_clean_up(self) -> None:
+        fused = self.__dict__.get("_fused_workers") or {}
+        clean_up([*fused.values(), self], self._podium_wait_for)
 
     def _podium_run(self, packed: bytes, /, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
         """Run a method; return its result and its receipt as two objects, so that the result can stay where it is.
@@ -151,17 +155,49 @@ class ActorShell:
     def _podium_do(self, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, bytes]:
         started_ns = time.monotonic_ns()
         try:
-            work = _Work.prepare(self, header, args, kwargs)
+            work = Work.prepare(self, header, args, kwargs)
             result = work.method(*work.args, **work.kwargs)
             if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
+                result = self._podium_wait_for(result)
             return work.reported(result, started_ns, self._podium_place[0])
         except BaseException as error:
             raise wrapped(error, self._podium_place, header, started_ns) from None
 
+    def _podium_wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """Return what a sync method gave to be awaited."""
+        return asyncio.run(_awaited(awaitable))
+
 
 class AsyncActorShell(ActorShell):
-    """The shell of a class with ``async def`` methods: they run on the actor's own event loop, side by side."""
+    """The shell of a class with ``async def`` methods: they run on the actor's own event loop, side by side.
+
+    Its other methods and its constructor run as those of a class without async methods do: one at a time, in order, on
+    one thread that is not the loop's, so that each may run a loop of its own. An async method begins when the others
+    that were called before it are done.
+    """
+
+    def __init__(self) -> None:
+        """Have a thread for the methods that are not async."""
+        super().__init__()
+        self._podium_methods = MethodThread()
+        weakref.finalize(self, self._podium_methods.close)
+        self._podium_loop: asyncio.AbstractEventLoop | None = None
+
+    async def _podium_construct(  # type: ignore[override]
+        self, group: str, rank: int, variables: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[WorkerIdentity, bytes]:
+        """Build the worker; see ``ActorShell``."""
+        self._podium_loop = asyncio.get_running_loop()
+
+        build = super()._podium_construct
+
+        def construct() -> tuple[tuple[WorkerIdentity, bytes], ThreadState]:
+            return build(group, rank, variables, args, kwargs), ThreadState.of_this()
+
+        built, state = await asyncio.wrap_future(self._podium_methods.submit(construct))
+        # A device that the constructor chose holds for async methods too.
+        state.adopt()
+        return built
 
     async def _podium_run(  # type: ignore[override]
         self, packed: bytes, /, *args: Any, **kwargs: Any
@@ -183,14 +219,53 @@ class AsyncActorShell(ActorShell):
         self, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, bytes]:
         started_ns = time.monotonic_ns()
+        self._podium_loop = asyncio.get_running_loop()
         try:
-            work = await asyncio.to_thread(_Work.prepare, self, header, args, kwargs)
-            result = work.method(*work.args, **work.kwargs)
-            if inspect.isawaitable(result):
-                result = await result
+            if not _is_async(self, header.method):
+                run = super()._podium_do
+                return await asyncio.wrap_future(self._podium_methods.submit(lambda: run(header, args, kwargs)))
+            await self._podium_methods.idle()
+            started_ns = time.monotonic_ns()
+            work = await asyncio.to_thread(Work.prepare, self, header, args, kwargs)
+            result = await work.method(*work.args, **work.kwargs)
             return work.reported(result, started_ns, self._podium_place[0])
+        except SystemExit as error:
+            if shares_a_process():
+                raise
+            # Raised here it would end the loop's thread and nothing else: every caller would wait for ever.
+            return await leave_process(error, self._podium_place, header.method, self._podium_do_clean_up)
         except BaseException as error:
             raise wrapped(error, self._podium_place, header, started_ns) from None
+
+    async def _podium_clean_up(self) -> None:  # type: ignore[override]
+        """Clean up; see ``ActorShell``."""
+        self._podium_loop = asyncio.get_running_loop()
+        await asyncio.wrap_future(self._podium_methods.submit(self._podium_do_clean_up))
+
+    def _podium_wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """Have it awaited on the actor's loop, where what an async method made belongs."""
+        loop = self._podium_loop
+        if loop is None or not loop.is_running():
+            return asyncio.run(_awaited(awaitable))
+        value, error = asyncio.run_coroutine_threadsafe(_settled(awaitable), loop).result()
+        if error is not None:
+            raise error
+        return value
+
+
+def _is_async(worker: object, method: str) -> bool:
+    try:
+        return inspect.iscoroutinefunction(attrgetter(method)(worker))
+    except Exception:
+        return False  # Where it is called says what is wrong with it.
+
+
+async def _settled(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """Return a value and no error, or an error: one that is to end a process would else end the loop."""
+    try:
+        return await awaitable, None
+    except BaseException as error:
+        return None, error
 
 
 def _identity() -> WorkerIdentity:
@@ -232,127 +307,6 @@ def _as_one(done: tuple[Any, bytes]) -> list[Any] | bytes:
 
 async def _awaited(awaitable: Any) -> Any:
     return await awaitable
-
-
-@dataclass(slots=True)
-class _Work:
-    """A method about to run, with its arguments resolved. ``given`` are the batches among them."""
-
-    header: Header
-    method: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    given: tuple[Any, ...]
-    n_real: int
-    n_padding: int
-    note: str = ""
-
-    @classmethod
-    def prepare(cls, worker: object, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Work:
-        """Find the method and fetch the futures among the arguments."""
-        let_go_of_store()
-        n_real, n_padding = max(header.n_real, 0), header.n_padding
-        shares: list[Share] = []
-        notes: list[str] = []
-
-        def resolve(value: Any) -> Any:
-            if not header.materialize or not isinstance(value, DataProtoFuture):
-                return value
-            with views() if header.views else nullcontext(), noting(notes):
-                resolved, share = value.materialize()
-            if share is not None:
-                shares.append(share)
-            return resolved
-
-        resolved_args = tuple(resolve(value) for value in args)
-        resolved_kwargs = {name: resolve(value) for name, value in kwargs.items()}
-        if shares:
-            n_real, n_padding = _agreed(shares, header)
-        # A method may change its batch in place: what is compared later must be what it was given.
-        mixed = n_real > 0 and n_padding > 0
-        given = tuple(_kept_aside(value) for value in (*resolved_args, *resolved_kwargs.values())) if mixed else ()
-        method = attrgetter(header.method)(worker)
-        return cls(
-            header, method, resolved_args, resolved_kwargs, given, n_real, n_padding, "; ".join(notes) if notes else ""
-        )
-
-    def reported(self, result: Any, started_ns: int, group: str) -> tuple[Any, bytes]:
-        """Return the result with its receipt; ``group`` is the worker's."""
-        finished_ns = time.monotonic_ns()
-        method_ended()
-        if self.n_padding and isinstance(result, tuple):
-            result = self._without_padding_inside(result)
-        keep = self._kept(result)
-        if keep is not None and not (self.header.trims == "rows" and self.n_padding):
-            # The driver joins no rows of this call, or expects no padding in them: what there is ends here.
-            result, keep = select_rows(result, keep), None
-        rows_out = row_count(result) if self.header.trims else None
-        n_bytes = payload_bytes(result)
-        said = self.note
-        if self.header.transport and n_bytes:
-            notes = [said] if said else []
-            with noting(notes):
-                result = kept_here(result, f"{group}.{self.header.method}", self.header.transport)
-            said = "; ".join(notes)
-        receipt = Receipt(
-            started_ns=started_ns,
-            finished_ns=finished_ns,
-            rows_in=self.n_real + self.n_padding,
-            rows_out=-1 if rows_out is None else rows_out,
-            bytes_out=n_bytes,
-            n_padding=self.n_padding,
-            keep=keep,
-            note=said,
-        )
-        return pack(result) if n_bytes else result, receipt.pack()
-
-    def _without_padding_inside(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Cut the padding rows of the batches in a tuple here: the driver gets one tuple per rank and joins none."""
-        cut = []
-        for one in results:
-            is_batch = isinstance(one, (DataProto, TensorDictBase))
-            keep = real_rows(self.given, one, self.n_real, self.n_padding, self.header.method) if is_batch else None
-            cut.append(one if keep is None else select_rows(one, keep))
-        # A named tuple keeps its type.
-        return results._make(cut) if hasattr(results, "_make") else tuple(cut)
-
-    def _kept(self, result: Any) -> tuple[int, ...] | None:
-        """Return which rows of the result are real, None for all of them."""
-        if self.n_padding and (self.header.trims == "rows" or isinstance(result, DataProto)):
-            return real_rows(self.given, result, self.n_real, self.n_padding, self.header.method)
-        # A batch that the worker kept from an earlier call, or got by a user's own mode, brings its padding along.
-        ids = result.row_ids if isinstance(result, DataProto) else None
-        if ids is None or bool((ids >= 0).all()):
-            return None
-        return tuple(int(index) for index in np.flatnonzero(ids >= 0))
-
-
-def _agreed(shares: Sequence[Share], header: Header) -> tuple[int, int]:
-    """Return the real and the padding rows of this rank's part, which all batches must share if there is padding.
-
-    Without padding one may have a whole number of rows for each row of the other, as where batches are dealt.
-
-    Raises:
-        ShareError: Batches meet whose rows do not match.
-    """
-    parts = {(share.n_real, share.n_padding) for share in shares}
-    if header.n_real >= 0:
-        parts.add((header.n_real, header.n_padding))
-    sizes = sorted(n_real for n_real, _ in parts if n_real)
-    if len(parts) > 1 and (any(n_padding for _, n_padding in parts) or any(size % sizes[0] for size in sizes)):
-        words = ", ".join(f"{n_real} rows and {n_padding} padding rows" for n_real, n_padding in sorted(parts))
-        raise ShareError(
-            f"the batches of {header.method}, some of them futures, have different lengths: a rank got {words}; "
-            f"they cannot be dealt row by row"
-        )
-    if header.n_real >= 0:
-        return header.n_real, header.n_padding
-    return shares[0].n_real, shares[0].n_padding
-
-
-def _kept_aside(value: Any) -> Any:
-    """Copy a batch that holds padding; one rank of a call has such a one, and its share is small."""
-    return copy.deepcopy(value) if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)) else value
 
 
 def _receipt(started_ns: int) -> bytes:
@@ -401,6 +355,8 @@ def self_built_class(user_class: type) -> type:
 
     def build(self: ActorShell, *args: Any, **kwargs: Any) -> None:
         ActorShell.__init__(self)
+        if "RANK" in environ():
+            adopt_environ(device_index(environ(), assigned_devices()))
         construct: Callable[..., None] = user_class.__init__  # type: ignore[misc]
         construct(self, *args, **kwargs)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypedDict
 from core.cluster import adopt_environ, environ
 from core.dispatch import Dispatch, Execute, register
 from core.errors import MissingKeyError, RegistrationError
-from core.worker.facts import PROTECTED_VARIABLES, RankFacts, settle_visible_devices, visible_devices
+from core.worker.facts import PROTECTED_VARIABLES, RankFacts, device_index, settle_visible_devices, visible_devices
 from core.worker.ports import hold_port
 
 
@@ -23,10 +23,11 @@ class DispatchCollect(TypedDict):
 class Worker:
     """One rank of a worker group.
 
-    Before the constructor runs, the environment has WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK,
+    Before the constructor runs, the environment has WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, RAY_LOCAL_RANK,
     RAY_LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, WG_PREFIX, WG_BACKEND and the visible devices, so that
-    ``torch.distributed.init_process_group()`` just works there. A worker can also be built outside a group, in a
-    process that has these variables.
+    ``torch.distributed.init_process_group()`` just works there. LOCAL_RANK is the index of this worker's device among
+    those that its process sees, so that ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`` is right; the rank on
+    the node is RAY_LOCAL_RANK. A worker can also be built outside a group, in a process that has these variables.
     """
 
     def __init__(self, cuda_visible_devices: str | None = None) -> None:
@@ -38,6 +39,8 @@ class Worker:
         if cuda_visible_devices is not None and cuda_visible_devices != "not set":
             adopt_environ({"CUDA_VISIBLE_DEVICES": cuda_visible_devices})
         adopt_environ(settle_visible_devices(environ()))
+        if cuda_visible_devices is not None and "LOCAL_RANK" in environ():
+            adopt_environ(device_index(environ()))
         self._rank_facts = RankFacts.read(environ())
 
     @classmethod
@@ -62,6 +65,11 @@ class Worker:
     def world_size(self) -> int:
         """Return the number of ranks of the group."""
         return self._facts.world_size
+
+    @property
+    def local_rank_on_node(self) -> int:
+        """Return this worker's rank among the group's workers on its node, from 0; LOCAL_RANK is of its device."""
+        return self._facts.local_rank_on_node
 
     @property
     def _rank(self) -> int:

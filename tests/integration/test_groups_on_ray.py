@@ -138,7 +138,7 @@ def test_eight_workers_are_told_who_they_are_and_see_one_device_each(
 ) -> None:
     told = rings[0].environment()
     assert [one["RANK"] for one in told] == [str(rank) for rank in range(8)]
-    assert [one["LOCAL_RANK"] for one in told] == [str(rank) for rank in range(8)]
+    assert [one["RAY_LOCAL_RANK"] for one in told] == [str(rank) for rank in range(8)]
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RAY_LOCAL_WORLD_SIZE"):
         assert {one[name] for one in told} == {"8"}, name
     assert {one["WG_PREFIX"] for one in told} == {"plain_"}
@@ -156,6 +156,39 @@ def test_each_group_on_a_pool_sees_the_devices_in_rank_order(
     told = rings[index].environment()
     assert [one["CUDA_VISIBLE_DEVICES"] for one in told] == [str(rank) for rank in range(8)]
     assert rings[index].execute_all_sync("get_cuda_visible_devices") == [str(rank) for rank in range(8)]
+
+
+# Case 11 of the field (local_rank_device): torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) must be valid.
+@pytest.mark.parametrize("index", [0, 1])
+def test_local_rank_device_is_an_index_into_the_devices_that_a_worker_sees(
+    rings: tuple[RayWorkerGroup, RayWorkerGroup], index: int
+) -> None:
+    assert {one["LOCAL_RANK"] for one in rings[index].environment()} == {"0"}
+    on_node = rings[index].execute_all_sync("execute_with_func_generator", lambda worker: worker.local_rank_on_node)
+    assert on_node == list(range(8))
+
+
+def test_local_rank_device_of_a_worker_that_sees_every_device_is_the_one_that_ray_gave_it(
+    ray_runtime: Watched,
+) -> None:
+    with RayResourcePool([2], max_colocate_count=1, name_prefix="all_devices") as pool:
+        visible = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "7,6,5,4,3,2,1,0"}
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(Ring), worker_env=visible)
+        given = group.execute_all_sync("execute_with_func_generator", _given_devices)
+        told = group.environment()
+        assert [one["CUDA_VISIBLE_DEVICES"].split(",")[int(one["LOCAL_RANK"])] for one in told] == given
+        assert [one["RAY_LOCAL_RANK"] for one in told] == ["0", "1"]
+
+
+def test_local_rank_device_of_workers_without_devices_is_the_rank_on_the_node(two: RayResourcePool) -> None:
+    with RayWorkerGroup(two, RayClassWithInitArgs(Ring)) as group:
+        assert [(one["LOCAL_RANK"], one["RAY_LOCAL_RANK"]) for one in group.environment()] == [("0", "0"), ("1", "1")]
+
+
+def _given_devices(worker: Ring) -> str:
+    """Run in a worker: return the id of the device that Ray gave it."""
+    del worker
+    return str(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 
 
 def test_two_process_groups_side_by_side_have_ports_of_their_own(rings: tuple[RayWorkerGroup, RayWorkerGroup]) -> None:

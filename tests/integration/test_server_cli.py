@@ -222,12 +222,27 @@ def test_a_missing_argument_or_unknown_command_is_a_usage_error(capsys: pytest.C
         assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_core_beside_the_script_is_named_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("core").mkdir()
-    write("core/__init__.py", "")
+# Case 15 of the field (own_app_package).
+@pytest.mark.parametrize("name", ["core", "app", "web"])
+@pytest.mark.parametrize("file", ["{}/__init__.py", "{}.py", "{}/rewards.py"])
+def test_own_app_package_beside_the_script_is_named_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], name: str, file: str
+) -> None:
+    path = Path(file.format(name))
+    path.parent.mkdir(exist_ok=True)
+    write(str(path), "")
     assert main(["run", write("driver.py", "print('ran')")]) == 2
-    assert "would shadow Podium's package 'core'" in one_line(capsys.readouterr().err)
+    said = one_line(capsys.readouterr().err)
+    assert f"has the name of Podium's package {name!r}" in said
+    assert "rename it, or move the driver script" in said
     assert not Path("runs").exists()
+
+
+def test_own_app_package_is_no_folder_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("web").mkdir()
+    write("web/index.html", "<p>mine</p>")
+    assert main(["run", write("driver.py", "print('ran')")]) == 0
+    assert "ran" in capsys.readouterr().out
 
 
 def test_our_own_examples_beside_our_own_core_are_no_such_case(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_h8_unequal_nodes_start_every_worker_and_tell_each_its_place(
     assert [int(one["LOCAL_WORLD_SIZE"]) for one in told] == local_sizes
     assert [int(one["RAY_LOCAL_WORLD_SIZE"]) for one in told] == local_sizes
     assert [int(one["LOCAL_RANK"]) for one in told] == local_ranks
+    assert [int(one["RAY_LOCAL_RANK"]) for one in told] == local_ranks
     assert {one["WORLD_SIZE"] for one in told} == {str(size)}
 
 
@@ -143,7 +144,7 @@ def test_a_port_is_taken_from_the_range_and_a_full_range_is_an_error(local: Loca
         RayWorkerGroup([1], args(), master_port_range=(port, port + 1))
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "MASTER_PORT", "WG_PREFIX", "LOCAL_RANK"])
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "MASTER_PORT", "WG_PREFIX", "LOCAL_RANK", "RAY_LOCAL_RANK"])
 def test_a_protected_variable_in_worker_env_is_refused_by_name(local: Local, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         RayWorkerGroup([1], args(), worker_env={name: "1"})

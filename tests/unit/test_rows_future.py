@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import DataProto, DataProtoFuture
-from core.cluster.local import LocalCluster, LocalRef
+from core.cluster.local import LocalCluster
+from core.cluster.local_refs import LocalRef
 from core.data.rows import join
 from core.data.shares import Receipt, Uneven
 from core.errors import BatchError, UnevenSplitError

@@ -1,0 +1,86 @@
+"""References of the cluster inside this process: values kept as the bytes that they were pickled to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import weakref
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+import cloudpickle
+
+from core.cluster.ray_errors import Unread, outcome_of, unpacked
+from core.errors import PodiumError, WorkerMethodError
+
+_live_refs: weakref.WeakValueDictionary[int, LocalRef] = weakref.WeakValueDictionary()
+numbers = itertools.count(1)
+
+
+class LocalRef:
+    """A value that a worker of this process made or will make, kept as the bytes it was pickled to."""
+
+    def __init__(self) -> None:
+        """Make a reference to a value that is not there yet."""
+        self.number = next(numbers)
+        self.future: Future[bytes] = Future()
+        self.holds: tuple[LocalRef, ...] = ()
+        _live_refs[self.number] = self
+
+    def value(self) -> Any:
+        """Wait for the value and return a fresh copy of it.
+
+        Raises:
+            PodiumError: The method failed (``WorkerMethodError``), its worker ended (``WorkerDiedError``), or the value
+                could not be pickled there or unpickled here (``WorkerMethodError``).
+        """
+        outcome = outcome_of(self.future)
+        error = outcome.error
+        if error is None:
+            return outcome.value
+        if isinstance(error, Unread):
+            raise error.told()
+        if isinstance(error, PodiumError) or not isinstance(error, Exception):
+            raise error
+        kind = type(error).__name__
+        raise WorkerMethodError(f"a result could not be sent: {kind}: {error}", cause_type=kind, cause=error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a number: inside this process the value is found again by it, while somebody holds it."""
+        met = getattr(_packing, "refs", None)
+        if met is not None:
+            met.append(self)
+        return _find_ref, (self.number,)
+
+    def __await__(self) -> Any:
+        """Let an ``async def`` worker method await a reference, as it could on Ray."""
+        return asyncio.to_thread(self.value).__await__()
+
+
+_packing = threading.local()
+
+
+def _find_ref(number: int) -> LocalRef:
+    return _live_refs[number]
+
+
+def packed(value: object) -> tuple[bytes, tuple[LocalRef, ...]]:
+    """Pickle a value; return the references in it too: as Ray does, whoever keeps the bytes must keep these alive."""
+    met: list[LocalRef] = []
+    _packing.refs = met
+    try:
+        return cloudpickle.dumps(value), tuple(met)
+    finally:
+        _packing.refs = None
+
+
+def settle(ref: LocalRef, pickled: bytes, holds: tuple[LocalRef, ...]) -> None:
+    ref.holds = holds
+    with contextlib.suppress(InvalidStateError):  # Its worker was killed meanwhile.
+        ref.future.set_result(pickled)
+
+
+def resolve(value: Any) -> Any:
+    return unpacked(value.future.result(), on_worker=True) if isinstance(value, LocalRef) else value
