@@ -145,14 +145,14 @@ class LocalActor:
             if inspect.isawaitable(outcome):
                 outcome = asyncio.run(_await(outcome))
             values = outcome if job.receipt is not None else (outcome,)
-            packed = [packed(value) for value in values]
+            made = [packed(value) for value in values]
         except SystemExit as error:
             self.kill(f"ended by itself with exit code {error.code}, SystemExit was raised in a method")
             return
         except BaseException as error:
             self._fail(job, error)
             return
-        for ref, (pickled, holds) in zip(job.refs, packed, strict=True):
+        for ref, (pickled, holds) in zip(job.refs, made, strict=True):
             settle(ref, pickled, holds)
 
     def _death(self, job: _Job | None = None) -> WorkerDiedError:
