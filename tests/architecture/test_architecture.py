@@ -19,7 +19,6 @@ STILL_LONGER = {
     "app/store/reader.py": 450,
     "core/cluster/local.py": 450,
     "core/cluster/on_ray.py": 450,
-    "core/worker/shell.py": 450,
 }
 """Modules that have not been split yet, and what they must not grow beyond; one that fits again goes from here."""
 LAZY_PACKAGES = ["app/__init__.py", "core/__init__.py", "core/control/__init__.py"]
