@@ -22,7 +22,7 @@ import torch
 from tensordict import TensorDictBase
 
 from core.data.meta import PerPart
-from core.data.wire import _array, _jagged, _rebuild, _sparse
+from core.data.wire import _array, _compressed, _jagged, _rebuild, _sparse
 from core.errors import BatchError
 
 _ALLOWED = {
@@ -46,6 +46,9 @@ _ALLOWED = {
         "_jagged",
         "_strided",
         "_sparse",
+        "_compressed",
+        "_subclassed",
+        "_new",
         "_tensordict",
         "_non_tensor",
         "_non_tensor_stack",
@@ -212,6 +215,21 @@ def _checked_sparse(indices: torch.Tensor, values: torch.Tensor, shape: tuple[in
     return _sparse(indices, values, shape)
 
 
+def _checked_compressed(
+    compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...], layout: str
+) -> torch.Tensor:
+    if layout not in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
+        raise ValueError(f"a compressed tensor of layout {layout!r}")
+    kind = getattr(torch, layout)
+    torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=kind, check_invariants=True)
+    return _compressed(compressed, plain, values, shape, layout)
+
+
+def _no_class_of_ours(*_: object) -> None:
+    """Stand for what builds objects of a user's own class; the class itself is refused by its name before."""
+    raise ValueError("an object of a class that is not one")
+
+
 def _checked_jagged(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> torch.Tensor:
     if offsets.ndim != 1 or not 1 <= dim <= values.ndim:
         raise ValueError(f"a jagged tensor of values {tuple(values.shape)} and offsets {tuple(offsets.shape)}")
@@ -226,5 +244,8 @@ _LOOKED_AT = {
     "_reconstruct": _fresh_array,
     "_array": _checked_array,
     "_sparse": _checked_sparse,
+    "_compressed": _checked_compressed,
+    "_subclassed": _no_class_of_ours,
+    "_new": _no_class_of_ours,
     "_jagged": _checked_jagged,
 }

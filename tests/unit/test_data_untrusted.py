@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,8 @@ from core import DataProto
 from core.data import wire
 from core.data.disk import _MARK
 from core.errors import BatchError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is in (beta|prototype).*:UserWarning")
 
 
 def saved(content: object, path: Path, protocol: int = 5) -> str:
@@ -41,6 +44,7 @@ def rich() -> DataProto:
         "uuid": UUID(int=7),
         "dtypes": [np.dtype("M8[3us]"), np.dtype(">i4"), np.dtype(object), np.dtype("U3")],
         "sparse": torch.eye(2).to_sparse(),
+        "compressed": torch.eye(2).to_sparse_csc(),
     }
     return DataProto.from_dict(tensors, arrays, meta_info=meta).with_row_ids([4, 5, -1])
 
@@ -79,6 +83,15 @@ def numbers(*values: int) -> np.ndarray[Any, Any]:
     [
         Made("_sparse", Made("_dense", "int64", (1, 2), numbers(0, 1 << 22), None), ones(2), (3,)),
         Made("_sparse", Made("_dense", "int64", (1, 2), numbers(-9, 1), None), ones(2), (3,)),
+        Made(
+            "_compressed",
+            *(Made("_dense", "int64", (2,), numbers(0, n), None) for n in (9, 1)),
+            ones(2),
+            (1, 2),
+            "sparse_csr",
+        ),
+        Made("_compressed", ones(2), ones(2), ones(2), (1, 2), "uint8"),
+        Made("_new", 3),
         Made("_jagged", ones(3), Made("_dense", "int64", (3,), numbers(0, 2, 1 << 40), None), 1),
         Made("_jagged", ones(3), Made("_dense", "int64", (3,), numbers(0, -2, 3), None), 1),
         Made("_dense", "float32", (1 << 62,), np.zeros(0, np.uint8), None),
@@ -94,6 +107,28 @@ def test_a_file_whose_parts_do_not_fit_together_is_damaged(made: Made, tmp_path:
     DataProto(meta_info={"x": made}).save_to_disk(path)
     with pytest.raises(BatchError, match="is damaged"):
         DataProto.load_from_disk(path)
+
+
+@dataclass
+class Own:
+    """A user's own class as a row."""
+
+    ids: list[int]
+
+
+class Tagged(torch.Tensor):
+    """A user's own tensor."""
+
+
+@pytest.mark.parametrize("value", [Own([1]), torch.ones(2).as_subclass(Tagged)], ids=["dataclass", "tensor"])
+def test_a_class_of_the_users_own_is_refused_by_its_name_and_read_from_a_trusted_file(
+    value: object, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "batch.pkl")
+    DataProto(meta_info={"x": value}).save_to_disk(path)
+    with pytest.raises(BatchError, match=rf"holds a \S*test_data_untrusted\.{type(value).__name__}, .*trusted=True"):
+        DataProto.load_from_disk(path)
+    assert type(DataProto.load_from_disk(path, trusted=True).meta_info["x"]) is type(value)
 
 
 class Call:
