@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -19,8 +18,9 @@ from tensordict import LazyStackedTensorDict, NonTensorData, TensorDictBase
 from core.data.table import DataProtoItem, Table
 
 _MAX_DEPTH = 8
-_MAX_ITEMS = 512
-_FEW_ITEMS = 32
+# Multiples of the golden ratio: spread evenly, and never in step with rows that repeat every so many.
+_MANY = tuple(number * 0.6180339887498949 % 1.0 for number in range(512))
+_FEW = _MANY[:32]
 _NUMBERS = frozenset({bool, int, float, complex, type(None)})
 _NUMBER_BYTES = {bool: 1, type(None): 1, float: 9, complex: 30}
 _COMPRESSED_ROWS = (torch.sparse_csr, torch.sparse_bsr)
@@ -54,7 +54,7 @@ def payload_bytes(value: object, depth: int = _MAX_DEPTH) -> int:
     if depth == 0:
         return 0
     if isinstance(value, NonTensorData):
-        return payload_bytes(value.data, depth - 1)
+        return _estimate([value.data], depth)
     if isinstance(value, LazyStackedTensorDict):
         return _estimate(value.tensordicts, depth)
     if isinstance(value, TensorDictBase):
@@ -114,17 +114,17 @@ def _text_bytes(text: str) -> int:
 
 def _estimate(items: Collection[Any], depth: int) -> int:
     """Weigh the items of a container, all or a sample of them."""
-    some = _spread(items, _FEW_ITEMS)
+    some = _spread(items, _FEW)
     kinds = set(map(type, some))
     if kinds <= _NUMBERS and (
-        len(some) == len(items) or len(items) > _MAX_ITEMS or _NUMBERS.issuperset(map(type, items))
+        len(some) == len(items) or len(items) > len(_MANY) or _NUMBERS.issuperset(map(type, items))
     ):
         return sum(map(_number_bytes, some)) * len(items) // max(len(some), 1)
     if len(kinds) == 1 and len(items) > 1:
         count = _COUNTS.get(kinds.pop())
         if count is not None and (counted := count(items)) is not None:
             return counted
-    some = _spread(items, _MAX_ITEMS)
+    some = _spread(items, _MANY)
     counted = sum(_number_bytes(item) if type(item) in _NUMBERS else payload_bytes(item, depth - 1) for item in some)
     return counted * len(items) // max(len(some), 1)
 
@@ -154,11 +154,11 @@ _COUNTS: dict[type, Callable[[Collection[Any]], int | None]] = {
 }
 
 
-def _spread(items: Collection[Any], n_most: int) -> Sequence[Any]:
-    """Return at most ``n_most`` items, spread evenly."""
-    if len(items) <= n_most:
-        return items if isinstance(items, (list, tuple)) else list(items)
-    return list(islice(items, 0, None, -(-len(items) // n_most)))
+def _spread(items: Collection[Any], fractions: tuple[float, ...]) -> Sequence[Any]:
+    """Return the items at these fractions of the length, or all if there are no more than that."""
+    listed = items if isinstance(items, (list, tuple)) else list(items)
+    n_items = len(listed)
+    return listed if n_items <= len(fractions) else [listed[int(fraction * n_items)] for fraction in fractions]
 
 
 def _number_bytes(number: Any) -> int:

@@ -213,6 +213,66 @@ def test_weights_look_into_modules_objects_and_functions() -> None:
     assert payload_bytes(torch) == payload_bytes(Counted) == payload_bytes(None) == 0
 
 
+def column(rows: list[Any]) -> DataProto:
+    """Make a batch of an object column."""
+    made = np.empty(len(rows), dtype=object)
+    made[:] = rows
+    return DataProto(None, {"x": made})
+
+
+KB = 1000
+OBJECTS: dict[str, tuple[list[Any], int]] = {
+    "arrays": ([np.zeros(n * KB, np.uint8) for n in range(6)], 15 * KB),
+    "arrays in dicts": ([{"pixels": np.zeros(KB, np.int16), "tag": "abc"} for _ in range(6)], 6 * (2 * KB + 3)),
+    "tensors in lists": ([[torch.zeros(KB)] for _ in range(6)], 24 * KB),
+    "texts": (["x" * n * KB for n in range(6)], 15 * KB),
+    "texts that are not ASCII": (["\u00fc" * KB, *["x"] * 5], 2 * KB + 5),
+    "bytes": ([b"x" * KB] * 6, 6 * KB),
+    "chats": ([[{"role": "user", "content": "x" * KB}]] * 6, 6 * (KB + 4)),
+    "token ids": ([[n] * KB for n in (1, 300, 1, 300, 1, 300)], 15 * KB),
+    "numbers": ([1.5] * 6, 54),
+    "deep": ([[[[[["x" * KB]]]]]] * 6, 6 * KB),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_object_columns_weigh_what_they_are_sent_as_in_calls_arguments_and_results(
+    both: tuple[Any, RecordingObserver], name: str
+) -> None:
+    objects, n_bytes = OBJECTS[name]
+    batch = column(objects)
+    assert payload_bytes(batch) == payload_bytes(objects) == n_bytes
+    assert payload_bytes(batch.to_tensordict()) == n_bytes
+    assert sum(map(payload_bytes, batch.chunk(3))) == n_bytes
+    group, seen = both
+    finished, ranks = called(seen, lambda: group.echo(batch))
+    assert (finished.bytes_out, finished.bytes_in) == (n_bytes, n_bytes)
+    assert sum(rank.bytes_in for rank in ranks) == n_bytes
+
+
+def test_the_store_is_asked_for_room_for_object_columns_too(both: tuple[Any, RecordingObserver]) -> None:
+    with pytest.raises(ObjectStoreFullError, match=r"echo sends 24,000,000 bytes"):
+        both[0].echo(column([{"pixels": np.zeros(4_000_000, np.uint8)} for _ in range(6)]))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_many_rows_are_weighed_by_a_sample_and_many_texts_and_arrays_one_by_one() -> None:
+    texts = ["x"] * 10_000
+    texts[1] = "x" * 5_000_000
+    assert payload_bytes(texts) == 5_009_999
+    arrays = [np.zeros(1, np.uint8) for _ in range(10_000)]
+    arrays[1] = np.zeros(5_000_000, np.uint8)
+    assert payload_bytes(arrays) == 5_009_999
+    assert payload_bytes([{"a": "x" * (number % 2)} for number in range(10_001)]) == pytest.approx(5_000, rel=0.1)
+    assert payload_bytes([1, *[None] * 500, b"x" * KB]) >= KB
+    sparse = torch.sparse_coo_tensor(
+        torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), (1 << 20, 1 << 20), check_invariants=False
+    )
+    assert payload_bytes(sparse) == 20
+    assert payload_bytes(torch.eye(2).to_sparse_csr()) == 8 + 24 + 16
+    assert payload_bytes(torch.empty(5, device="meta")) == 0
+
+
 def test_a_function_whose_cell_is_still_empty_has_a_weight() -> None:
     def outer() -> Callable[[], object]:
         def inner() -> object:
