@@ -12,6 +12,7 @@ SAID_START, SAID_END = 1, 2
 
 # A pool's map draws each of its processes.
 MOST_PROCESSES = 65_536
+_LARGEST = 2**63
 
 # What became of a call that never ended, by the state of its run.
 _NEVER_ENDED = {"running": RUNNING, "died": DIED}
@@ -46,7 +47,19 @@ def unpack_sizes(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: It is something else.
     """
-    return tuple(map(int, text.split(","))) if text else ()
+    return tuple(map(whole, text.split(","))) if text else ()
+
+
+def whole(text: str) -> int:
+    """Return a whole number that JSON as we write it can carry.
+
+    Raises:
+        ValueError: It is none, or larger.
+    """
+    found = int(text)
+    if abs(found) >= _LARGEST:
+        raise ValueError(f"{text[:60]!r} is larger than any number of a run")
+    return found
 
 
 def unpack_processes(text: str) -> tuple[int, ...]:

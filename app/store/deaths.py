@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from app.store.codes import whole
 from app.store.models import Death, Worker
 from app.store.texts import LINE, MESSAGE, TRACEBACK, bounded, bounded_end
 from app.store.totals import LaneRow
@@ -64,7 +65,7 @@ def _other(line: str) -> tuple[int, float, str] | None:
     rank, _, rest = line.partition("\t")
     seconds, tab, state = rest.partition("\t")
     try:
-        return (int(rank), float(seconds), state) if tab and math.isfinite(float(seconds)) else None
+        return (whole(rank), float(seconds), state) if tab and math.isfinite(float(seconds)) else None
     except ValueError:
         return None
 

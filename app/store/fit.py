@@ -5,12 +5,11 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
-# JSON as we write it carries no larger whole numbers, and no column holds them.
-_LEAST, _MOST = -(2**63), 2**63 - 1
 _KINDS: dict[object, frozenset[type]] = {
     int: frozenset({int, bool}),
     float: frozenset({int, float, bool}),
@@ -31,18 +30,49 @@ def check_fits(answer: object) -> None:
             _check_object(one)
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a dataclass is checked. ``values`` returns its numbers and texts, whose classes are ``seen`` when they fit.
+
+    Of thousands of rows nearly all have the classes of the first, which are then looked up at once.
+    """
+
+    names: tuple[str, ...]
+    values: Callable[[object], tuple[object, ...]]
+    kinds: tuple[frozenset[type], ...]
+    rest: tuple[tuple[str, Callable[[object], bool]], ...]
+    seen: set[tuple[type, ...]]
+
+
 def _check_object(one: Any) -> None:
     kind: type[Hashable] = type(one)
-    for name, fits in _fields(kind):
+    plan = _plan(kind)
+    values = plan.values(one)
+    classes = tuple(map(type, values))
+    if classes not in plan.seen:
+        for name, value, kinds in zip(plan.names, values, plan.kinds, strict=True):
+            if type(value) not in kinds:
+                raise _misfit(kind, name, value)
+        plan.seen.add(classes)
+    for name, fits in plan.rest:
         value = getattr(one, name)
         if not fits(value):
-            raise TypeError(f"{name} of a {kind.__name__} is {str(value)[:60]!r}")
+            raise _misfit(kind, name, value)
+
+
+def _misfit(kind: type, name: str, value: object) -> TypeError:
+    return TypeError(f"{name} of a {kind.__name__} is {str(value)[:60]!r}")
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, Callable[[object], bool]], ...]:
+def _plan(kind: type) -> _Plan:
     hints = typing.get_type_hints(kind)
-    return tuple((field.name, _fits(hints[field.name])) for field in fields(kind))
+    plain = {field.name: kinds for field in fields(kind) if (kinds := _plain_kinds(hints[field.name])) is not None}
+    names = tuple(plain)
+    rest = tuple((field.name, _fits(hints[field.name])) for field in fields(kind) if field.name not in plain)
+    # Of one name, or of none, attrgetter would return no tuple.
+    read = attrgetter(*names) if len(names) > 1 else lambda one: tuple(getattr(one, name) for name in names)
+    return _Plan(names, read, tuple(plain.values()), rest, set())
 
 
 @cache
@@ -50,7 +80,7 @@ def _fits(hint: object) -> Callable[[object], bool]:
     """Return what tells whether a value is of a type: numbers, texts, dataclasses, and sequences of any of them."""
     kinds = _plain_kinds(hint)
     if kinds is not None:
-        return lambda value: value.__class__ in kinds and _is_small(value)
+        return lambda value: value.__class__ in kinds
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
         choices = [_fits(one) for one in inner]
@@ -79,7 +109,7 @@ def _sequence(inner: object) -> Callable[[object], bool]:
         if kinds is None:
             return all(map(each, values))
         # Lists of thousands of numbers: once over their types, and no call for each.
-        return set(map(type, values)) <= kinds and (int not in kinds or all(map(_is_small, values)))
+        return set(map(type, values)) <= kinds
 
     return fits
 
@@ -98,7 +128,3 @@ def _plain_kinds(hint: object) -> frozenset[type] | None:
         return None
     kinds = [_KINDS.get(one) for one in typing.get_args(hint)]
     return None if None in kinds else frozenset().union(*(kind for kind in kinds if kind is not None))
-
-
-def _is_small(value: object) -> bool:
-    return not isinstance(value, int) or _LEAST <= value <= _MOST

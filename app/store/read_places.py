@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 
-from app.store.codes import unpack_processes
+from app.store.codes import unpack_processes, whole
 from app.store.read_calls import ms
 from web.changes import AuditEntry, PoolGeneration, Slot
 from web.source import Operation, Pool, Worker
@@ -85,7 +85,7 @@ def audit_entries(connection: sqlite3.Connection, limit: int, cursor: int | None
 
 def _slots(text: str) -> tuple[Slot, ...]:
     lines = [line.split("\t") for line in text.split("\n") if line]
-    return tuple(Slot(index, node, int(local_index)) for index, (node, _, local_index) in enumerate(lines))
+    return tuple(Slot(index, node, whole(local_index)) for index, (node, _, local_index) in enumerate(lines))
 
 
 def _ms_or_none(ns: int | None) -> float | None:
