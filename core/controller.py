@@ -65,13 +65,13 @@ class Step:
         """Show numbers of this step in the record and on the dashboard, such as ``reward=0.4``.
 
         Raises:
-            UsageError: A value is no number.
+            UsageError: A value is not a number.
         """
         for name, value in metrics.items():
             try:
                 self.metrics[name] = float(value)
             except (TypeError, ValueError):
-                raise UsageError(f"metric {name} of step {self.index} is no number: {value!r}") from None
+                raise UsageError(f"metric {name} of step {self.index} is not a number: {value!r}") from None
 
 
 class Controller:

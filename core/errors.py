@@ -9,7 +9,7 @@ The tree::
     │   │   ├── UnevenSplitError                      rows do not divide into equal shares
     │   │   ├── MergeConflictError                    two batches disagree about one key
     │   │   └── RowIdentityError                      it cannot be told which rows are padding
-    │   ├── ShareError                                an argument cannot be dealt to the ranks
+    │   ├── ShareError                                an argument cannot be split over the ranks
     │   └── PoolSpecError                             a resource pool that makes no sense
     ├── MissingKeyError (UsageError, KeyError)        a key that the batch does not have
     ├── ClusterUnreachableError                       the cluster that was named cannot be joined
@@ -110,7 +110,7 @@ class RowIdentityError(BatchError):
 
 @dataclass(eq=False)
 class ShareError(UsageError):
-    """An argument cannot be dealt to the ranks in this mode."""
+    """An argument cannot be split over the ranks in this mode."""
 
     argument: str = ""
 

@@ -221,7 +221,7 @@ class Runtime:
         """Register a pool under ``wanted``, or under "pool", "pool_2", ... when it has no name of its own.
 
         Raises:
-            UsageError: It is no name, or a pool that lives has it already.
+            UsageError: It is not a name, or a pool that lives has it already.
         """
         with self._lock:
             if wanted is not None:
@@ -259,7 +259,7 @@ class Runtime:
         """Return ``wanted``, or with a number behind it when an earlier group of this run has had the name.
 
         Raises:
-            UsageError: It is no name.
+            UsageError: It is not a name.
         """
         checked_name(wanted, "a group")
         with self._lock:
@@ -312,7 +312,7 @@ def checked_name(name: str, what: str) -> str:
     # In an address these two stand for other places, however they are written.
     if not fits or name in {".", ".."}:
         raise UsageError(
-            f"{name!r} is no name for {what}; use 1 to {_MAX_NAME} printable characters, with no space at either end, "
+            f"{name!r} is not a name for {what}; use 1 to {_MAX_NAME} printable characters, no space at either end, "
             f"and more than dots"
         )
     return name

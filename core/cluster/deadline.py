@@ -67,6 +67,6 @@ def fetch_in_time(cluster: Cluster, refs: Sequence[Ref]) -> list[Any]:
             raise
         _, pending = cluster.wait(refs, len(refs), 0)
         raise CallTimeoutError(
-            f"{len(pending)} of {len(refs)} references had no value after {timeout_s:g} s; what makes them goes on",
+            f"{len(pending)} of {len(refs)} references had no value after {timeout_s:g} s; their calls continue",
             timeout_s=timeout_s,
         ) from None

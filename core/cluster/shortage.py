@@ -146,7 +146,7 @@ def no_room(
     n_bundles = sum(request.process_on_nodes)
     available = {name: free.get(name, 0.0) for name in needed}
     return PlacementError(
-        f"pool {request.pool} {list(request.process_on_nodes)} does not fit: {n_bundles} bundles of "
+        f"pool {request.pool} {list(request.process_on_nodes)} cannot be placed: {n_bundles} bundles of "
         f"{words(request.bundle)} need {words(needed)}, free are {words(available)}",
         pool=request.pool,
         bundle=tuple(request.bundle.items()),

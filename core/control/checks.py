@@ -81,7 +81,7 @@ def check_pool(pool: PoolView, verb: str = "changed") -> None:
     if pool.detached or any(group.detached for group in pool.groups):
         raise UsageError(
             f"pool {pool.name} or a group on it is detached: other drivers know its workers by name and would lose "
-            f"them; close it and start it anew in another size"
+            f"them; close it and start it again in another size"
         )
     if not pool.slots:
         raise StateError(

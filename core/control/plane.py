@@ -313,7 +313,7 @@ class RuntimeControl:
             for name, generation in _expected(command).items():
                 if name in self._under_way.executor.change.pools:
                     actual = self.find(name).generation
-                    message = f"pool {name} at generation {generation} is being changed by somebody else: {words}"
+                    message = f"pool {name} at generation {generation} is being changed by another operation: {words}"
                     raise GenerationConflictError(message, operation.state.value, expected=generation, actual=actual)
             raise StateError(words, state=operation.state.value)
 

@@ -33,7 +33,7 @@ class Mode(Enum):
     """How a change gets its slots and workers."""
 
     PREPARED = "prepared"
-    """Slots and workers come up while the driver goes on."""
+    """Slots and workers come up while the driver works."""
     RESERVED = "reserved"
     """Slots are there or come in the background, but the old workers must go before the new ones start."""
     RELEASED = "released"
@@ -281,15 +281,15 @@ def _against_preparing(
     for group in groups:
         target = by_pool[homes[group.name]]
         if group.rendezvous:
-            return f"{group.name} has a rendezvous of its own, {group.rendezvous}, which its old workers hold"
+            return f"{group.name} has its own rendezvous, {group.rendezvous}, which its old workers hold"
         for key in target.kept:
-            # A worker that stays in its process needs no second seat.
-            if not (group.state_policy is StatePolicy.RECONFIGURE and group.name in world.seats.get(key, ())):
+            # A worker that stays in its process needs no second place.
+            if not (group.state_policy is StatePolicy.RECONFIGURE and group.name in world.occupied.get(key, ())):
                 coming.setdefault(key, []).append(group.name)
     limits = {pool.max_colocate_count for pool in world.pools.values() for slot in pool.slots if slot.key in coming}
     limit = min(limits, default=0)
     for key, names in coming.items():
-        there = world.seats.get(key, frozenset())
+        there = world.occupied.get(key, frozenset())
         if len(there) + len(names) > limit:
             return (
                 f"a slot has {len(there)} groups ({', '.join(sorted(there))}) and max_colocate_count={limit}: there is "

@@ -81,7 +81,7 @@ class World:
     """All pools by name, and the groups that have a process on each slot."""
 
     pools: Mapping[str, PoolView]
-    seats: Mapping[SlotKey, frozenset[str]]
+    occupied: Mapping[SlotKey, frozenset[str]]
 
     def home_of(self, group: str) -> tuple[PoolView, GroupView] | None:
         """Return the pool and the group of a name, which may be that of a role's view."""
@@ -96,11 +96,11 @@ def look(runtime: Runtime) -> World:
     """Return what there is now; touches no handle and no cluster, so any thread may look."""
     pools = {name: pool for name, pool in runtime.pools().items() if isinstance(pool, RayResourcePool)}
     keys = {name: _keys(pool) for name, pool in pools.items()}
-    seats: dict[SlotKey, frozenset[str]] = {}
+    occupied: dict[SlotKey, frozenset[str]] = {}
     for one in {id(pool.runtime): pool.runtime for pool in pools.values()}.values():
-        seats |= {key: frozenset(names) for key, names in list(one.slot_tenants.items())}
+        occupied |= {key: frozenset(names) for key, names in list(one.slot_tenants.items())}
     calls = calls_in_flight(runtime)
-    return World({name: _pool_view(pool, keys, calls) for name, pool in pools.items()}, seats)
+    return World({name: _pool_view(pool, keys, calls) for name, pool in pools.items()}, occupied)
 
 
 def _keys(pool: RayResourcePool) -> tuple[SlotKey, ...]:

@@ -29,7 +29,7 @@ from core.dispatch.rules import (
     rule_for,
     update_dispatch_mode,
 )
-from core.dispatch.split import Arguments, Broadcast, Deal, PerRank, RankArguments, broadcast, per_rank
+from core.dispatch.split import Arguments, Broadcast, Dispatched, PerRank, RankArguments, broadcast, per_rank
 
 __all__ = [
     "DISPATCH_MODE_FN_REGISTRY",
@@ -37,8 +37,8 @@ __all__ = [
     "Arguments",
     "Broadcast",
     "Call",
-    "Deal",
     "Dispatch",
+    "Dispatched",
     "Execute",
     "ModeRule",
     "PerRank",

@@ -15,7 +15,7 @@ from core.cluster.fetching import is_ref
 from core.data.future import DataProtoFuture
 from core.data.rows import join
 from core.data.shares import Uneven
-from core.dispatch.split import Arguments, Deal, deal_rows
+from core.dispatch.split import Arguments, Dispatched, split_rows
 from core.errors import ShareError
 
 
@@ -74,27 +74,30 @@ def ask_mesh(group: HasMeshes, mesh_name: str) -> Mesh:
     if covered != set(range(mesh.dp_size)):
         missing = sorted(set(range(mesh.dp_size)) - covered)
         raise ShareError(
-            f"in mesh {mesh_name!r} nobody answers for dp ranks {missing}: dp ranks by rank are {list(mesh.dp_ranks)}, "
-            f"results count of ranks {list(mesh.sources)}; register one rank of each dp rank with is_collect=True"
+            f"in mesh {mesh_name!r} no rank collects for dp ranks {missing}: dp ranks by rank are "
+            f"{list(mesh.dp_ranks)}, results count of ranks {list(mesh.sources)}; register one rank of each dp rank "
+            f"with is_collect=True"
         )
     return mesh
 
 
-def deal_mesh(mesh: Mesh, arguments: Arguments, uneven: Uneven | None, method: str) -> Deal:
+def split_over_mesh(mesh: Mesh, arguments: Arguments, uneven: Uneven | None, method: str) -> Dispatched:
     """Cut every argument into one share per dp rank and give each rank the share of its dp rank.
 
     Raises:
-        ShareError: An argument has no rows to deal.
+        ShareError: An argument has no rows to split.
         UnevenSplitError: The rows do not divide by the dp ranks.
     """
-    dealt = deal_rows(mesh.dp_size, arguments, uneven, method)
-    return dealt._replace(ranks=tuple(dealt.ranks[dp_rank] for dp_rank in mesh.dp_ranks), sources=mesh.sources)
+    dispatched = split_rows(mesh.dp_size, arguments, uneven, method)
+    return dispatched._replace(
+        ranks=tuple(dispatched.ranks[dp_rank] for dp_rank in mesh.dp_ranks), sources=mesh.sources
+    )
 
 
 def dispatch_nd_compute(
     dp_rank_mapping: Sequence[int], dp_size: int, worker_group: Any, *args: Any, **kwargs: Any
 ) -> tuple[Any, Any]:
-    """Deal lists with one item per dp rank: rank ``i`` gets item ``dp_rank_mapping[i]`` of each.
+    """Split lists with one item per dp rank: rank ``i`` gets item ``dp_rank_mapping[i]`` of each.
 
     Raises:
         ShareError: An argument is no list of ``dp_size`` items.
@@ -134,7 +137,7 @@ def dispatch_nd_compute_dataproto(
         ShareError: An argument has no rows.
         UnevenSplitError: The rows do not divide.
     """
-    columns, named = deal_rows(dp_size, Arguments(args, kwargs), None, "a dispatch function").columns()
+    columns, named = split_rows(dp_size, Arguments(args, kwargs), None, "a dispatch function").columns()
     return dispatch_nd_compute(dp_rank_mapping, dp_size, worker_group, *columns, **named)
 
 

@@ -54,7 +54,7 @@ class OpenEnum(metaclass=_OpenEnumMeta):
             RegistrationError: The name is taken, or is no Python identifier.
         """
         if not name.isidentifier():
-            raise RegistrationError(f"{name!r} cannot be a member of {cls.__name__}: it is no identifier")
+            raise RegistrationError(f"{name!r} cannot be a member of {cls.__name__}: it is not an identifier")
         name = name.upper()
         if name in cls.members:
             raise RegistrationError(f"{cls.__name__}.{name} exists already")

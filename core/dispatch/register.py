@@ -180,20 +180,20 @@ def _check_dispatch_mode(dispatch_mode: object) -> None:
                 raise RegistrationError(f"a dispatch mode given as a mapping needs a callable {key!r}")
     elif not isinstance(dispatch_mode, Dispatch) or dispatch_mode.name not in Dispatch.members:
         raise RegistrationError(
-            f"{dispatch_mode!r} is no dispatch mode; choose from {', '.join(Dispatch.members)} or pass "
+            f"{dispatch_mode!r} is not a dispatch mode; choose from {', '.join(Dispatch.members)} or pass "
             f"{{'dispatch_fn': ..., 'collect_fn': ...}}"
         )
 
 
 def _check_execute_mode(execute_mode: object) -> None:
     if not isinstance(execute_mode, Execute) or execute_mode.name not in Execute.members:
-        raise RegistrationError(f"{execute_mode!r} is no execute mode; choose from {', '.join(Execute.members)}")
+        raise RegistrationError(f"{execute_mode!r} is not an execute mode; choose from {', '.join(Execute.members)}")
 
 
 def _check_pair(dispatch_mode: object, execute_mode: object) -> None:
     if isinstance(dispatch_mode, Dispatch) and dispatch_mode.name in _ROWS and execute_mode == Execute.RANK_ZERO:
         raise RegistrationError(
-            f"{dispatch_mode!r} deals one share to every rank, with {execute_mode!r} all but the first would be lost; "
+            f"{dispatch_mode!r} sends one shard to every rank, with {execute_mode!r} all but the first would be lost; "
             f"use Dispatch.ONE_TO_ALL or Dispatch.RANK_ZERO"
         )
 

@@ -1,7 +1,7 @@
 """What each dispatch mode does with arguments and results, and the registry that users may extend.
 
 The functions with names of the field (``dispatch_one_to_all`` ...) take a worker group first, that is anything with a
-``world_size``, and can be used in modes of one's own. They and the group's calls share the rules of ``deal``.
+``world_size``, and can be used in modes of one's own. They and the group's calls share the rules of ``split``.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, Protocol
 
 from core.data.rows import join
 from core.data.shares import Uneven
-from core.dispatch.mesh import ask_mesh, deal_mesh, join_or_future, mesh_name_of
+from core.dispatch.mesh import ask_mesh, join_or_future, mesh_name_of, split_over_mesh
 from core.dispatch.modes import Dispatch, Execute, OpenEnum
 from core.dispatch.register import Registration
 from core.dispatch.split import (
     Arguments,
     Broadcast,
-    Deal,
-    deal_by_convention,
-    deal_lists,
-    deal_rows,
-    deal_to_all,
+    Dispatched,
+    send_to_all,
+    split_by_convention,
+    split_lists,
+    split_rows,
 )
 from core.errors import RegistrationError, ShareError
 
@@ -43,7 +43,7 @@ ModeFunctions = dict[str, Callable[..., Any]]
 
 def dispatch_one_to_all(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Give every rank the same arguments."""
-    return deal_to_all(worker_group.world_size, Arguments(args, kwargs)).columns()
+    return send_to_all(worker_group.world_size, Arguments(args, kwargs)).columns()
 
 
 def dispatch_all_to_all(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -59,12 +59,12 @@ def collect_all_to_all(worker_group: HasWorldSize, output: Any) -> Any:
 
 
 def dispatch_dp_compute(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Deal lists with one item per rank.
+    """Split lists with one item per rank.
 
     Raises:
         ShareError: An argument is no list of ``world_size`` items.
     """
-    return deal_lists(worker_group.world_size, Arguments(args, kwargs)).columns()
+    return split_lists(worker_group.world_size, Arguments(args, kwargs)).columns()
 
 
 def collect_dp_compute(worker_group: HasWorldSize, output: Sequence[Any]) -> Sequence[Any]:
@@ -85,7 +85,7 @@ def dispatch_dp_compute_data_proto(worker_group: HasWorldSize, *args: Any, **kwa
         ShareError: An argument has no rows.
         UnevenSplitError: The rows do not divide.
     """
-    return deal_rows(worker_group.world_size, Arguments(args, kwargs), None, "a dispatch function").columns()
+    return split_rows(worker_group.world_size, Arguments(args, kwargs), None, "a dispatch function").columns()
 
 
 def dispatch_dp_compute_data_proto_with_func(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -94,7 +94,7 @@ def dispatch_dp_compute_data_proto_with_func(worker_group: HasWorldSize, *args: 
     Raises:
         ShareError: The first argument cannot be called.
     """
-    return deal_rows(worker_group.world_size, _with_function(args, kwargs, "the call"), None, "the call").columns()
+    return split_rows(worker_group.world_size, _with_function(args, kwargs, "the call"), None, "the call").columns()
 
 
 def collect_dp_compute_data_proto(worker_group: HasWorldSize, output: Sequence[Any]) -> Any:
@@ -128,7 +128,7 @@ _BUILT_IN: dict[OpenEnum, ModeFunctions] = {
     Dispatch.DIRECT_ROLLOUT_METHOD: {"dispatch_fn": dispatch_all_to_all, "collect_fn": collect_all_to_all},
 }
 _ROWS_MODES = (Dispatch.DP_COMPUTE_PROTO, Dispatch.DP_COMPUTE_PROTO_WITH_FUNC, Dispatch.DP_COMPUTE_METRIC)
-"""Modes whose functions, when a user's mode is made of the same two, are known to deal rows: padding is told apart."""
+"""Modes whose functions, when a user's mode is made of the same two, are known to split rows: padding is recognized."""
 
 DISPATCH_MODE_FN_REGISTRY: dict[OpenEnum, ModeFunctions] = {mode: dict(fns) for mode, fns in _BUILT_IN.items()}
 """The functions of every mode. It is live: what is put here takes effect at the next call."""
@@ -181,7 +181,7 @@ def _require_callables(dispatch_fn: object, collect_fn: object) -> None:
 
 
 class Call(NamedTuple):
-    """A call to be dealt: the method's name with its group's, its registration, and the group's setting for rows."""
+    """A call to be dispatched: the method's name with its group's, its registration, the group's setting for rows."""
 
     method: str
     registration: Registration
@@ -190,23 +190,23 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModeRule:
-    """How one call is dealt and its results are joined.
+    """How one call is dispatched and its results are joined.
 
-    ``rows`` says that rows were dealt, so that results can hold padding; ``joins_rows`` that they are joined to one
+    ``rows`` says that rows were split, so that results can hold padding; ``joins_rows`` that they are joined to one
     batch, so that a non-blocking call gives a ``DataProtoFuture``. ``prepare`` is called with the group before the call
     begins: it may make calls of its own.
     """
 
-    deal: Callable[[Any, Arguments], Deal]
+    dispatch: Callable[[Any, Arguments], Dispatched]
     collect: Callable[[Any, Sequence[Any]], Any]
     rows: bool = False
     joins_rows: bool = False
     prepare: Callable[[Any], object] | None = None
 
 
-_TO_ALL = ModeRule(lambda group, arguments: deal_to_all(group.world_size, arguments), collect_all_to_all)
-_BY_CONVENTION = ModeRule(lambda group, arguments: deal_by_convention(group.world_size, arguments), collect_all_to_all)
-_LISTS = ModeRule(lambda group, arguments: deal_lists(group.world_size, arguments), collect_dp_compute)
+_TO_ALL = ModeRule(lambda group, arguments: send_to_all(group.world_size, arguments), collect_all_to_all)
+_BY_CONVENTION = ModeRule(lambda group, arguments: split_by_convention(group.world_size, arguments), collect_all_to_all)
+_LISTS = ModeRule(lambda group, arguments: split_lists(group.world_size, arguments), collect_dp_compute)
 
 
 def rule_for(call: Call) -> ModeRule:
@@ -234,21 +234,21 @@ def rule_for(call: Call) -> ModeRule:
 
 
 def _custom(dispatch_fn: DispatchFn, collect_fn: CollectFn) -> ModeRule:
-    def deal(group: HasWorldSize, arguments: Arguments) -> Deal:
+    def dispatch(group: HasWorldSize, arguments: Arguments) -> Dispatched:
         args, kwargs = dispatch_fn(group, *arguments.args, **arguments.kwargs)
-        return deal_by_convention(group.world_size, Arguments(tuple(args), kwargs))
+        return split_by_convention(group.world_size, Arguments(tuple(args), kwargs))
 
-    return ModeRule(deal, collect_fn)
+    return ModeRule(dispatch, collect_fn)
 
 
 def _of_mesh(mesh_name: str, call: Call) -> ModeRule:
     uneven = call.registration.uneven or call.uneven
 
-    def deal(group: Any, arguments: Arguments) -> Deal:
-        return deal_mesh(ask_mesh(group, mesh_name), arguments, uneven, call.method)
+    def dispatch(group: Any, arguments: Arguments) -> Dispatched:
+        return split_over_mesh(ask_mesh(group, mesh_name), arguments, uneven, call.method)
 
     return ModeRule(
-        deal,
+        dispatch,
         lambda group, output: join(output, call.method),
         rows=True,
         joins_rows=True,
@@ -258,7 +258,7 @@ def _of_mesh(mesh_name: str, call: Call) -> ModeRule:
 
 def _built_in(mode: OpenEnum, call: Call) -> ModeRule:
     if mode in (Dispatch.ALL_TO_ALL, Dispatch.RANK_ZERO):
-        # Where only rank 0 executes there is nobody to deal a list to.
+        # Where only rank 0 executes there is no list to split.
         return _TO_ALL if call.registration.rank_zero_only else _BY_CONVENTION
     if mode == Dispatch.ONE_TO_ALL:
         return _TO_ALL
@@ -266,11 +266,11 @@ def _built_in(mode: OpenEnum, call: Call) -> ModeRule:
         return _LISTS
     uneven = call.registration.uneven or call.uneven
 
-    def deal(group: HasWorldSize, arguments: Arguments) -> Deal:
+    def dispatch(group: HasWorldSize, arguments: Arguments) -> Dispatched:
         if mode == Dispatch.DP_COMPUTE_PROTO_WITH_FUNC:
             arguments = _with_function(arguments.args, arguments.kwargs, call.method)
-        return deal_rows(group.world_size, arguments, uneven, call.method)
+        return split_rows(group.world_size, arguments, uneven, call.method)
 
     if mode == Dispatch.DP_COMPUTE_METRIC:
-        return ModeRule(deal, collect_dp_compute, rows=True)
-    return ModeRule(deal, lambda group, output: join(output, call.method), rows=True, joins_rows=True)
+        return ModeRule(dispatch, collect_dp_compute, rows=True)
+    return ModeRule(dispatch, lambda group, output: join(output, call.method), rows=True, joins_rows=True)

@@ -1,4 +1,4 @@
-"""A call's arguments, dealt: what each rank gets, and what must be known later to join the results."""
+"""Splitting a call's arguments: what each rank gets, and what must be known later to join the results."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def broadcast(value: T) -> Broadcast[T]:
 
 
 def per_rank(values: Sequence[T]) -> PerRank[T]:
-    """Mark ``values`` to be dealt one per rank."""
+    """Mark ``values`` to be sent one per rank."""
     return PerRank(values)
 
 
 class RankArguments(NamedTuple):
-    """What one rank is called with. ``share`` is its part of the rows, None when the mode deals no rows."""
+    """What one rank is called with. ``share`` is its part of the rows, None when the mode splits no rows."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     share: Share | None = None
 
 
-class Deal(NamedTuple):
+class Dispatched(NamedTuple):
     """The arguments of every rank that executes.
 
     Ranks that get the same share one object in ``ranks``, so that it need be serialised only once. ``rows`` are the
@@ -65,7 +65,7 @@ class Deal(NamedTuple):
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
-        """Return the rows sent to each rank, padding included; empty when no rows were dealt."""
+        """Return the rows sent to each rank, padding included; empty when no rows were split."""
         if self.ranks[0].share is None:
             return ()
         return tuple(rank.share.size for rank in self.ranks if rank.share is not None)
@@ -79,7 +79,7 @@ class Deal(NamedTuple):
         return sum(rank.share.n_padding for rank in distinct if rank.share is not None)
 
     def columns(self) -> tuple[tuple[list[Any], ...], dict[str, list[Any]]]:
-        """Turn the deal around: one list over the ranks per argument, positional ones and keywords."""
+        """Transpose: return one list over the ranks per argument, positional ones and keywords."""
         first = self.ranks[0]
         args = tuple([rank.args[index] for rank in self.ranks] for index in range(len(first.args)))
         return args, {name: [rank.kwargs[name] for rank in self.ranks] for name in first.kwargs}
@@ -109,7 +109,7 @@ class Arguments(NamedTuple):
         )
 
 
-def deal_to_all(world_size: int, arguments: Arguments) -> Deal:
+def send_to_all(world_size: int, arguments: Arguments) -> Dispatched:
     """Give every rank the same."""
     columns = [_marked(value, world_size, name) for name, value in arguments.named()]
     if columns and any(column is not None for column in columns):
@@ -117,12 +117,12 @@ def deal_to_all(world_size: int, arguments: Arguments) -> Deal:
             [value] * world_size if column is None else column
             for column, (_, value) in zip(columns, arguments.named(), strict=True)
         ]
-        return Deal(arguments.ranks(filled, [None] * world_size))
+        return Dispatched(arguments.ranks(filled, [None] * world_size))
     one = RankArguments(arguments.args, arguments.kwargs)
-    return Deal((one,) * world_size)
+    return Dispatched((one,) * world_size)
 
 
-def deal_lists(world_size: int, arguments: Arguments) -> Deal:
+def split_lists(world_size: int, arguments: Arguments) -> Dispatched:
     """Give rank ``i`` item ``i`` of each argument, which must have one item per rank.
 
     Raises:
@@ -141,40 +141,40 @@ def deal_lists(world_size: int, arguments: Arguments) -> Deal:
                 )
             column = list(value)
         columns.append(column)
-    return Deal(arguments.ranks(columns, [None] * world_size))
+    return Dispatched(arguments.ranks(columns, [None] * world_size))
 
 
-def deal_by_convention(world_size: int, arguments: Arguments) -> Deal:
-    """Deal one item per rank when *every* argument is a list of ``world_size`` items, else give every rank the same.
+def split_by_convention(world_size: int, arguments: Arguments) -> Dispatched:
+    """Send one item per rank when *every* argument is a list of ``world_size`` items, else give every rank the same.
 
     That is the convention of ``execute_all`` and ALL_TO_ALL that drivers in this field rely on; ``broadcast`` and
     ``per_rank`` say which of the two is meant whatever the length.
     """
     values = [value for _, value in arguments.named()]
     if values and all(isinstance(value, list) and len(value) == world_size for value in values):
-        return deal_lists(world_size, arguments)
-    return deal_to_all(world_size, arguments)
+        return split_lists(world_size, arguments)
+    return send_to_all(world_size, arguments)
 
 
-def deal_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, method: str) -> Deal:
+def split_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, method: str) -> Dispatched:
     """Cut every argument into one share of rows per rank.
 
     ``uneven`` says what to do with rows that do not divide; None leaves it to the batch (``auto_padding``), else error.
 
     Raises:
-        ShareError: An argument has no rows to deal, or batches of different lengths meet in a padded call.
+        ShareError: An argument has no rows to split, or batches of different lengths meet in a padded call.
         UnevenSplitError: The rows do not divide and nothing says what to do then.
     """
     named = arguments.named()
     marked = [_marked(value, world_size, name) for name, value in named]
-    dealt = [(name, value) for (name, value), column in zip(named, marked, strict=True) if column is None]
-    for name, value in dealt:
+    unmarked = [(name, value) for (name, value), column in zip(named, marked, strict=True) if column is None]
+    for name, value in unmarked:
         _require_rows(name, value, method)
-    batches = [(name, value) for name, value in dealt if row_count(value) is not None]
-    has_futures = any(isinstance(value, DataProtoFuture) for _, value in dealt)
+    batches = [(name, value) for name, value in unmarked if row_count(value) is not None]
+    has_futures = any(isinstance(value, DataProtoFuture) for _, value in unmarked)
     how = uneven or (Uneven.PAD if any(_pads(value) for _, value in batches) else Uneven.ERROR)
     shares = _shares(batches, world_size, how, method)
-    futures_how = uneven or Uneven.PAD if dealt and not batches else how
+    futures_how = uneven or Uneven.PAD if unmarked and not batches else how
     columns = [
         column
         if column is not None
@@ -188,11 +188,13 @@ def deal_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, meth
     first = next(iter(shares.values()), None)
     rank_shares: Sequence[Share | None] = first if first is not None else [None] * world_size
     padded = any(share is not None and share.n_padding for share in rank_shares) or has_futures
-    return Deal(arguments.ranks(columns, rank_shares), rows=sum(share.n_real for share in first or ()), padded=padded)
+    return Dispatched(
+        arguments.ranks(columns, rank_shares), rows=sum(share.n_real for share in first or ()), padded=padded
+    )
 
 
 def _marked(value: Any, world_size: int, name: str) -> list[Any] | None:
-    """Return the column of an argument whose caller said how to deal it, else None."""
+    """Return the column of an argument whose caller marked how to send it, else None."""
     if isinstance(value, Broadcast):
         return [value.value] * world_size
     if isinstance(value, PerRank):
@@ -243,15 +245,15 @@ def _require_rows_that_match(counts: Mapping[str, int], world_size: int, method:
     if any(count % world_size for count in counts.values()):
         raise ShareError(
             f"the batches of {method} have different lengths ({words}) and do not all divide by {world_size} ranks; "
-            f"they cannot be dealt row by row"
+            f"they cannot be split by rows"
         )
     filled = [(count, name) for name, count in counts.items() if count]
     (fewest, name) = min(filled)
     odd = next((other for count, other in filled if count % fewest), None)
     if odd is not None:
         raise ShareError(
-            f"arguments {name} and {odd} of {method} have {fewest} and {counts[odd]} rows, which cannot be dealt row "
-            f"by row; pass as many rows of each, or a whole number for each row; core.broadcast(value) sends all of "
+            f"arguments {name} and {odd} of {method} have {fewest} and {counts[odd]} rows, which cannot be split by "
+            f"rows; pass as many rows of each, or a whole number for each row; core.broadcast(value) sends all of "
             f"one to every rank, core.per_rank(parts) what you cut yourself",
             argument=odd,
         )

@@ -266,9 +266,9 @@ class CallFinished(NamedTuple):
     The five steps are durations on the driver's thread. A non-blocking call ends when its last rank has answered; its
     wait, collect and unpad are 0 here and come with ``CallAwaited``. ``rows`` are the real rows of the caller's batch,
     without ``padding_rows``; ``shard_sizes`` are the rows sent to each rank, padding included, empty when the mode
-    deals no rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network). ``status``
-    is "ok", "error", "died" or "cancelled". ``serialise_ns`` is the part of dispatch and execute that went into
-    pickling and copying what was sent.
+    splits no rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network).
+    ``status`` is "ok", "error", "died" or "cancelled". ``serialise_ns`` is the part of dispatch and execute that went
+    into pickling and copying what was sent.
     """
 
     call_id: int

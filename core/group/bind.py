@@ -49,7 +49,7 @@ def registered_methods(user_class: type, taken: Collection[str], role: str = "")
             continue
         if name in taken:
             raise RegistrationError(
-                f"{user_class.__name__}.{name} is registered, but every worker group has a {name!r} of its own that it "
+                f"{user_class.__name__}.{name} is registered, but every worker group has its own {name!r}, which it "
                 f"would hide; rename the method"
             )
         takes_self = not isinstance(found, staticmethod)

@@ -192,9 +192,9 @@ def _dispatch(route: _Route, arguments: Arguments, tracker: CallTracker) -> list
     before = _dispatching.gates
     _dispatching.gates = (*before, route.live.gate)
     try:
-        dealt = route.rule.deal(route.group, arguments)
-        tracker.dealt(dealt)
-        return weigh(route.live, route.method, dealt, tracker)
+        dispatched = route.rule.dispatch(route.group, arguments)
+        tracker.dispatched(dispatched)
+        return weigh(route.live, route.method, dispatched, tracker)
     finally:
         _dispatching.gates = before
         tracker.phases.dispatch_ns = time.monotonic_ns() - began
@@ -236,7 +236,7 @@ def _joined(
         parts = [parts[rank] for rank in tracker.sources]
         receipts = [receipts[rank] for rank in tracker.sources]
     if tracker.may_hold_padding:
-        tracker.dealt_on_arrival(receipts)
+        tracker.learn_sizes(receipts)
         kept = without_padding(parts, receipts)
     else:
         kept = list(parts)

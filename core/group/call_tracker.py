@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from core.cluster import Outcome
 from core.data.shares import Receipt
-from core.dispatch import Deal
+from core.dispatch import Dispatched
 from core.errors import WorkerDiedError, WorkerError, WorkerMethodError, traceback_text
 from core.events import CallAwaited, CallFinished, ErrorFacts, Notice, RankFinished
 from core.group.clock import ClockAlignment
@@ -64,25 +64,29 @@ class CallTracker:
         self._error: ErrorFacts | None = None
         self._status = "ok"
         self._status_at_end = ""
-        # Counts only: the deal itself holds the arguments and is let go.
+        # Counts only: what was dispatched holds the arguments, and this must not.
         self._rows = self._padding_rows = 0
         self._shard_sizes: tuple[int, ...] = ()
         self.runtime.live_calls[self.facts.call_id] = self
 
-    def dealt(self, deal: Deal) -> None:
-        """Take note of how the rows were dealt."""
-        self._rows, self._padding_rows, self._shard_sizes = deal.rows, deal.padding_rows, deal.shard_sizes
-        self.may_hold_padding, self.sources = deal.padded, deal.sources
+    def dispatched(self, arguments: Dispatched) -> None:
+        """Take note of how the rows were split."""
+        self._rows, self._padding_rows, self._shard_sizes = (
+            arguments.rows,
+            arguments.padding_rows,
+            arguments.shard_sizes,
+        )
+        self.may_hold_padding, self.sources = arguments.padded, arguments.sources
 
     @property
     def sizes_to_join(self) -> tuple[int, ...]:
         """Return the rows behind each result that is to be joined, in order; empty when that is known later only."""
-        # Where rank 0 alone executes, rows were dealt to all and there is nothing to join.
+        # Where rank 0 alone executes, rows were split over all and there is nothing to join.
         if self.may_hold_padding or len(self._shard_sizes) != len(self.facts.ranks):
             return ()
         return self._shard_sizes if self.sources is None else tuple(self._shard_sizes[rank] for rank in self.sources)
 
-    def dealt_on_arrival(self, receipts: Sequence[Receipt]) -> None:
+    def learn_sizes(self, receipts: Sequence[Receipt]) -> None:
         """Take note of rows that came in a future: only the ranks know how many they got."""
         if not self._shard_sizes and any(receipt.rows_in for receipt in receipts):
             self._shard_sizes = tuple(receipt.rows_in for receipt in receipts)

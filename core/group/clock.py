@@ -1,4 +1,4 @@
-"""How a worker's clock lies to the driver's."""
+"""The offset of a worker's clock to the driver's clock, estimated from the calls' round trips."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClockAlignment:
         self._lock = threading.Lock()
         self._low_ns: int | None = None
         self._high_ns: int | None = None
-        self._told: tuple[int, int] | None = None
+        self._reported: tuple[int, int] | None = None
 
     def learn(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> None:
         """Take a call's times into account: two on the driver clock, two on the worker's."""
@@ -41,12 +41,12 @@ class ClockAlignment:
             if self._low_ns is None or self._high_ns is None:
                 return None
             offset, error = (self._low_ns + self._high_ns) // 2, (self._high_ns - self._low_ns) // 2
-            if self._told is not None:
-                told, told_error = self._told
-                if 2 * error > told_error and abs(offset - told) <= told_error + error:
+            if self._reported is not None:
+                reported, reported_error = self._reported
+                if 2 * error > reported_error and abs(offset - reported) <= reported_error + error:
                     return None
-            self._told = offset, error
-            return self._told
+            self._reported = offset, error
+            return self._reported
 
     def aligned(self, submitted_ns: int, started_ns: int, finished_ns: int, ready_ns: int) -> tuple[int, int, int]:
         """Learn from a call's times; return its start and end on the driver clock, and the error of both, in ns."""

@@ -23,7 +23,7 @@ from core.health.in_flight import RankOut, calls_in_flight, ranks_in_words
 from core.worker.process_info import machine
 
 _BEAT_S = 1.0
-"""How often a wait looks up: for a death that the cluster does not tell of."""
+"""How often a wait looks for a death that the cluster does not report."""
 
 
 def limit_s(live: LiveWorkers, registration: Registration) -> float | None:
@@ -68,7 +68,7 @@ def too_late(live: LiveWorkers, tracker: CallTracker, timeout_s: float) -> CallT
     missing = ", ".join(_in_words(live, one, facts.method) for one in out) or "a result that could not be brought here"
     return CallTimeoutError(
         f"{facts.group}.{facts.method} (call {facts.call_id}) was not answered within {timeout_s:g} s by {missing}; "
-        f"{answered}those that are out go on, and the next call of the group waits behind them",
+        f"{answered}the pending ranks continue, and the next call of the group waits for them",
         group=facts.group,
         method=facts.method,
         missing_ranks=tuple(one.rank for one in out),

@@ -28,7 +28,7 @@ class FoundSlots(RayResourcePool):
         if self.groups:
             raise PlacementError(
                 f"pool {self.name} stands for workers that were found, group {group.name} cannot be started on slots "
-                f"that are not this driver's; make a pool of its own for it",
+                f"that are not this driver's; make another pool for it",
                 pool=self.name,
             )
         super().admit(group)
@@ -99,7 +99,7 @@ def _describe(runtime: Runtime, actor: ActorHandle, name: str, deadline: float) 
             method=entries.DESCRIBE,
         ) from None
     except AttributeError:
-        raise UsageError(f"{name} is no worker that Podium started, it cannot be led as one") from None
+        raise UsageError(f"{name} is not a worker that Podium started; a group cannot use it") from None
     identity, facts = described
     return identity, facts
 

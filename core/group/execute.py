@@ -14,7 +14,7 @@ from core.cluster import Cluster, Outcome, Ref, Submitted
 from core.data.batch import payload_bytes
 from core.data.shares import Share
 from core.data.wire import pack, sending
-from core.dispatch import Arguments, Deal, RankArguments
+from core.dispatch import Arguments, Dispatched, RankArguments
 from core.errors import BatchError, ObjectStoreFullError, PodiumError, RegistrationError, ShareError
 from core.group.bind import Method
 from core.group.call_tracker import CallTracker
@@ -35,24 +35,26 @@ class Load(NamedTuple):
     n_bytes: int
 
 
-def weigh(live: LiveWorkers, method: Method, dealt: Deal, tracker: CallTracker) -> list[tuple[int, Load]]:
+def weigh(live: LiveWorkers, method: Method, dispatched: Dispatched, tracker: CallTracker) -> list[tuple[int, Load]]:
     """Weigh what each rank gets; store once what several ranks get, so that it is serialised once.
 
     Raises:
         ObjectStoreFullError: All that is sent does not fit the cluster's store; nothing was sent.
     """
     ranks = tracker.facts.ranks
-    first = dealt.ranks[ranks[0]]
+    first = dispatched.ranks[ranks[0]]
     if not first.args and not first.kwargs:
         nothing = Load(first, 0)
-        return [(rank, nothing if dealt.ranks[rank] is first else Load(dealt.ranks[rank], 0)) for rank in ranks]
-    outgoing = Outgoing.of([dealt.ranks[rank] for rank in ranks])
+        return [
+            (rank, nothing if dispatched.ranks[rank] is first else Load(dispatched.ranks[rank], 0)) for rank in ranks
+        ]
+    outgoing = Outgoing.of([dispatched.ranks[rank] for rank in ranks])
     if outgoing.n_bytes >= _PUT_ONCE_BYTES:
         require_room(live, method, outgoing.n_bytes)
     tracker.bytes_out = outgoing.n_bytes
     with sending(views=method.registration.zero_copy):
         began = time.monotonic_ns()
-        loads = [(rank, outgoing.load(live.cluster, dealt.ranks[rank])) for rank in ranks]
+        loads = [(rank, outgoing.load(live.cluster, dispatched.ranks[rank])) for rank in ranks]
         tracker.serialise_ns += time.monotonic_ns() - began
     return loads
 

@@ -333,7 +333,7 @@ def _checked_rendezvous(master_addr: str | None, master_port: int | str | None) 
     try:
         return master_addr, int(master_port)
     except ValueError:
-        raise UsageError(f"master_port={master_port!r} is no number") from None
+        raise UsageError(f"master_port={master_port!r} is not a number") from None
 
 
 def _checked_environment(worker_env: Mapping[str, str]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def of_process(info: ProcessInfo, pid: int, by_spy: bool = True) -> str:
     if state == "T":
         return stopped
     if not info.stacks or not _listens(info, pid):
-        return f"process {pid} answers no {STACKS_SIGNAL.name}: its worker class has a use of its own for the signal"
+        return f"process {pid} answers no {STACKS_SIGNAL.name}: its worker class uses the signal itself"
     return _asked(info, pid)
 
 

@@ -66,14 +66,14 @@ def without_the_dead(group: GroupState, dead: Sequence[int], error: WorkerMethod
     first = str(error).partition("\n")[0]
     return _lost(
         group,
-        f"group {group.name} cannot go on without the state of {ranks_in_words(dead)}, who died: {first}; "
+        f"group {group.name} cannot continue without the state of {ranks_in_words(dead)}, who died: {first}; "
         f"have load_state(states) take None in its place",
     )
 
 
 def _lost(group: GroupState, text: str) -> LiveStateError:
     return LiveStateError(
-        f"{text}, or close the group and make it anew on a smaller pool",
+        f"{text}, or close the group and make a new one on a smaller pool",
         state="stateful",
         group=group.name,
         worker_class=group.settings.class_args.user_class.__name__,

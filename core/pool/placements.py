@@ -46,7 +46,7 @@ def extract_pg_from_exist(
         wanted[index] > size for index, size in zip(by_size, sizes[: len(wanted)], strict=True)
     ):
         raise PoolSpecError(
-            f"a pool of {wanted} processes per node does not fit on the placement groups of "
+            f"a pool of {wanted} processes per node cannot be placed on the placement groups of "
             f"{', '.join(sorted(src_role_names)) or 'no role'}, which have {sizes} bundles"
         )
     chosen = dict(zip(by_size, groups, strict=False))

@@ -9,10 +9,10 @@ from typing import NamedTuple
 class Header(NamedTuple):
     """What a rank is asked to do, in front of the arguments.
 
-    It travels as bytes, which Ray sends as they are. ``n_real`` and ``n_padding`` count the rows dealt
+    It travels as bytes, which Ray sends as they are. ``n_real`` and ``n_padding`` count the rows sent
     to the rank; ``n_real`` is -1 when none were, or when they come in a future.
     ``trims`` says which results may hold padding rows: "rows" (any value with rows), "batches" (only batches: the mode
-    returns values by rank), or "" (no rows are dealt). ``views`` says that arrays of futures stay read-only views.
+    returns values by rank), or "" (no rows are split). ``views`` says that arrays of futures stay read-only views.
     ``transport`` names the direct transport by which others take the result, "" for the cluster's store.
     """
 
@@ -35,5 +35,5 @@ class Header(NamedTuple):
 
 
 def plain_header(method: str, materialize: bool, views: bool) -> Header:
-    """Return the header of a call that deals no rows: it says nothing but the method's name."""
+    """Return the header of a call that splits no rows: it has nothing but the method's name."""
     return Header(method, -1, 0, materialize, "", views)

@@ -95,15 +95,17 @@ def fused_class(name: str, roles: Mapping[str, Role]) -> type[FusedWorker]:
     """Return a class of fused workers with every registered method of every role.
 
     Raises:
-        RegistrationError: There is no role, a role's name is no identifier or hides an attribute of every worker, or
-            two methods would get one name.
+        RegistrationError: There is no role, a role's name is not an identifier or hides an attribute of every worker,
+            or two methods would get one name.
     """
     if not roles:
         raise RegistrationError("a fused worker needs at least one role")
     namespace: dict[str, Any] = {"podium_roles": dict(roles), "__module__": __name__}
     for role, spec in roles.items():
         if not role.isidentifier() or hasattr(FusedWorker, role):
-            raise RegistrationError(f"{role!r} cannot be a role: it is no identifier, or every worker has it already")
+            raise RegistrationError(
+                f"{role!r} cannot be a role: it is not an identifier, or every worker has it already"
+            )
         for method in dir(spec.user_class):
             function = inspect.getattr_static(spec.user_class, method, None)
             if registration_of(function) is None:

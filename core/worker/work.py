@@ -124,7 +124,7 @@ class Work:
 def _agreed(shares: Sequence[Share], header: Header) -> tuple[int, int]:
     """Return the real and the padding rows of this rank's part, which all batches must share if there is padding.
 
-    Without padding one may have a whole number of rows for each row of the other, as where batches are dealt.
+    Without padding one may have a whole number of rows for each row of the other, as where batches are split.
 
     Raises:
         ShareError: Batches meet whose rows do not match.
@@ -137,7 +137,7 @@ def _agreed(shares: Sequence[Share], header: Header) -> tuple[int, int]:
         words = ", ".join(f"{n_real} rows and {n_padding} padding rows" for n_real, n_padding in sorted(parts))
         raise ShareError(
             f"the batches of {header.method}, some of them futures, have different lengths: a rank got {words}; "
-            f"they cannot be dealt row by row"
+            f"they cannot be split by rows"
         )
     if header.n_real >= 0:
         return header.n_real, header.n_padding

@@ -119,3 +119,45 @@ def test_every_public_name_of_core_is_there() -> None:
 
     assert [name for name in core.__all__ if not hasattr(core, name)] == []
     assert len(set(core.__all__)) == len(core.__all__)
+
+
+NAMES_NOT_USED = {
+    "crew": "worker_set, live",
+    "deal": "split, dispatch",
+    "told": "(what it is: recorded, reported, error)",
+    "said": "(what it is: text, reason)",
+    "lookout": "node_watcher",
+    "posts": "node_watchers",
+    "desk": "investigator",
+    "keeper": "raylet, owner",
+    "seats": "occupied",
+    "newcomers": "staged",
+    "undertaking": "executor",
+}
+ROOMS_IN_PLAIN_WORDS = ("control", "dispatch", "group", "health", "lifecycle", "pool")
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module gives to things: classes, functions, arguments, variables and attributes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+@pytest.mark.parametrize(
+    "path", [path for room in ROOMS_IN_PLAIN_WORDS for path in sorted((ROOT / "core" / room).glob("*.py"))], ids=name_of
+)
+def test_names_are_the_fields_words(path: Path) -> None:
+    found = [
+        f"line {line}: {name} (say {NAMES_NOT_USED[word]})"
+        for line, name in names_in(path)
+        for word in name.strip("_").lower().split("_")
+        if word in NAMES_NOT_USED
+    ]
+    assert not found

@@ -53,12 +53,14 @@ _PATTERNS = {re.compile(pattern, re.IGNORECASE): word for pattern, word in NOT_U
 
 TEMPLATES = sorted((ROOT / "web/templates").glob("*.html"))
 SCRIPTS = sorted((ROOT / "web/static/js").glob("*.js"))
+CORE_ROOMS = ("cluster", "control", "dispatch", "group", "health", "lifecycle", "pool", "worker")
 # Modules whose texts a user reads.
 MODULES = sorted(
     [
         *(ROOT / "web").glob("*.py"),
         *(ROOT / "app/cli").glob("*.py"),
         *(ROOT / "app/api").glob("*.py"),
+        *(path for room in CORE_ROOMS for path in (ROOT / "core" / room).glob("*.py")),
         ROOT / "app/server.py",
         ROOT / "app/settings.py",
     ]

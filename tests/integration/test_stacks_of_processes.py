@@ -90,7 +90,7 @@ def test_a_process_that_would_die_of_the_signal_is_not_sent_it(tmp_path: Path) -
     with path.open("w") as file, subprocess.Popen(["sleep", "100"], pass_fds=[file.fileno()]) as process:
         try:
             for traces in (ProcessInfo(), ProcessInfo(stacks=str(path)), ProcessInfo(stacks="/elsewhere")):
-                assert "has a use of its own" in of_process(traces, process.pid, by_spy=False)
+                assert "uses the signal itself" in of_process(traces, process.pid, by_spy=False)
             assert process.poll() is None
         finally:
             process.kill()

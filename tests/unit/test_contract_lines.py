@@ -255,7 +255,7 @@ def test_the_dispatch_registry_is_live_and_a_known_mode_is_checked_in_silence(fo
         DISPATCH_MODE_FN_REGISTRY.update(kept)
     core._check_dispatch_mode(Dispatch.ONE_TO_ALL)
     core._check_dispatch_mode(INFER)
-    with pytest.raises(AssertionError, match="no dispatch mode"):
+    with pytest.raises(AssertionError, match="is not a dispatch mode"):
         core._check_dispatch_mode("ONE_TO_ALL")
 
 
@@ -278,7 +278,7 @@ def test_placement_groups_are_taken_from_pools_that_exist_the_largest_for_the_mo
     assert extract_pg_from_exist(pools, ["actor", "critic"], wanted) == [middle, large]
     assert sort_placement_group_by_node_ip([large, small]) == [large, small]
     for roles, processes in ((["actor"], [2, 2]), (["critic"], [3]), ([], [1]), (["actor"], [1, 1, 1])):
-        with pytest.raises(PoolSpecError, match="does not fit on the placement groups"):
+        with pytest.raises(PoolSpecError, match="cannot be placed on the placement groups"):
             extract_pg_from_exist(pools, roles, core.ResourcePool(processes))
     for pool in pools.values():
         pool.close()

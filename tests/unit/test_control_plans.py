@@ -72,10 +72,10 @@ def group(name: str, world_size: int, kept: StatePolicy = StatePolicy.STATE, **m
 
 
 def world(*pools: PoolView) -> World:
-    seats = {
+    occupied = {
         slot.key: frozenset(one.name for one in each.groups) for each in pools for slot in each.slots if each.groups
     }
-    return World({each.name: each for each in pools}, seats)
+    return World({each.name: each for each in pools}, occupied)
 
 
 def plan(command: Resize | Split | Merge | Move, room: Room, *pools: PoolView) -> Change:
@@ -174,7 +174,7 @@ def test_a_rendezvous_of_ones_own_is_held_by_the_old_workers() -> None:
     own = group("g", 2, rendezvous="10.0.0.1:29500")
     change = plan(Resize("p", "x", (3,)), Room(8), pool("p", [2], [own]))
     assert change.mode is Mode.RESERVED
-    assert "g has a rendezvous of its own, 10.0.0.1:29500" in change.plan.why_not_prepared
+    assert "g has its own rendezvous, 10.0.0.1:29500" in change.plan.why_not_prepared
     assert change.plan.stand_still_s >= 2.0
 
 

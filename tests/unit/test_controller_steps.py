@@ -86,7 +86,7 @@ def test_metrics_of_a_step_are_told_at_its_end(local: Local) -> None:
 @pytest.mark.parametrize("value", [None, "high", [1, 2], torch.zeros(2)])
 def test_a_metric_that_is_no_number_is_refused_by_name(local: Local, value: Any) -> None:
     for step in core.steps(1):
-        with pytest.raises(UsageError, match="metric reward of step 1 is no number"):
+        with pytest.raises(UsageError, match="metric reward of step 1 is not a number"):
             step.log(reward=value)
 
 

@@ -94,14 +94,14 @@ def test_uneven_is_given_as_text_or_member() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"dispatch_mode": "ONE_TO_ALL"}, "is no dispatch mode"),
-        ({"dispatch_mode": None}, "is no dispatch mode"),
-        ({"dispatch_mode": Execute.ALL}, "is no dispatch mode"),
+        ({"dispatch_mode": "ONE_TO_ALL"}, "is not a dispatch mode"),
+        ({"dispatch_mode": None}, "is not a dispatch mode"),
+        ({"dispatch_mode": Execute.ALL}, "is not a dispatch mode"),
         ({"dispatch_mode": {"dispatch_fn": dispatch_one_to_all}}, "collect_fn"),
         ({"dispatch_mode": {"collect_fn": dispatch_one_to_all}}, "dispatch_fn"),
         ({"dispatch_mode": {"dispatch_fn": 1, "collect_fn": dispatch_one_to_all}}, "dispatch_fn"),
-        ({"execute_mode": "ALL"}, "is no execute mode"),
-        ({"execute_mode": Dispatch.RANK_ZERO}, "is no execute mode"),
+        ({"execute_mode": "ALL"}, "is not an execute mode"),
+        ({"execute_mode": Dispatch.RANK_ZERO}, "is not an execute mode"),
         ({"dispatch_mode": Dispatch.DP_COMPUTE_PROTO, "uneven": "padd"}, "'error', 'pad', 'split'"),
     ],
 )
@@ -217,7 +217,7 @@ def test_members_are_equal_by_name_after_a_trip_and_never_across_the_two_enums()
 
 @pytest.mark.parametrize("name", ["", "two words", "1st"])
 def test_a_member_needs_a_name_that_can_be_an_attribute(name: str) -> None:
-    with pytest.raises(RegistrationError, match="no identifier"):
+    with pytest.raises(RegistrationError, match="is not an identifier"):
         Dispatch.register(name)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.cluster.local import LocalCluster
 from core.data.shares import Share
-from core.dispatch.split import Deal, RankArguments
+from core.dispatch.split import Dispatched, RankArguments
 from core.group.call_tracker import CallTracker
 from core.runtime import CallFacts, Runtime
 
@@ -17,17 +17,17 @@ def dealt(*sizes: int) -> tuple[RankArguments, ...]:
 
 
 @pytest.mark.parametrize(("ranks", "deal", "sizes"), [
-    ((0, 1), Deal(dealt(2, 3), 5), (2, 3)),
-    ((0, 1, 2), Deal(dealt(2, 2, 3), 5, sources=(2, 0)), (3, 2)),
-    ((0, 1), Deal(dealt(2, 3), 5, padded=True), ()),
-    ((0, 1), Deal((RankArguments((), {}),) * 2), ()),
-    ((0,), Deal(dealt(2, 3), 5), ()),
+    ((0, 1), Dispatched(dealt(2, 3), 5), (2, 3)),
+    ((0, 1, 2), Dispatched(dealt(2, 2, 3), 5, sources=(2, 0)), (3, 2)),
+    ((0, 1), Dispatched(dealt(2, 3), 5, padded=True), ()),
+    ((0, 1), Dispatched((RankArguments((), {}),) * 2), ()),
+    ((0,), Dispatched(dealt(2, 3), 5), ()),
 ])  # fmt: skip
 def test_rows_behind_results_are_known_where_rows_were_dealt_without_padding_to_ranks_that_all_answer(
-    ranks: tuple[int, ...], deal: Deal, sizes: tuple[int, ...]
+    ranks: tuple[int, ...], deal: Dispatched, sizes: tuple[int, ...]
 ) -> None:
     tracker = CallTracker(
         Runtime(LocalCluster), CallFacts(1, "g", "m", ranks, True), (), lambda _: None, lambda *_: None
     )
-    tracker.dealt(deal)
+    tracker.dispatched(deal)
     assert tracker.sizes_to_join == sizes

@@ -98,7 +98,7 @@ def test_a_mesh_nobody_registered_is_named(seen_and_group: tuple[RecordingObserv
 def test_a_dp_rank_that_nobody_answers_for_is_an_error() -> None:
     with local_controller():
         group = RayWorkerGroup(RayResourcePool([4]), RayClassWithInitArgs(Meshed, (True, True, False, False)))
-        with pytest.raises(ShareError, match=r"nobody answers for dp ranks \[1\]"):
+        with pytest.raises(ShareError, match=r"no rank collects for dp ranks \[1\]"):
             group.twice(rows(4))
 
 

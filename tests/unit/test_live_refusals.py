@@ -108,13 +108,13 @@ def test_a_worker_in_the_drivers_process_does_not_make_the_drivers_change(local:
 
 @pytest.mark.parametrize("name", [" actor", "actor ", "two\nlines", "a\x00b", "x" * 101, ".", ".."])
 def test_pools_and_groups_have_names_that_can_be_read_and_typed(local: Local, name: str) -> None:
-    with pytest.raises(UsageError, match="is no name for a pool; use 1 to 100 printable characters"):
+    with pytest.raises(UsageError, match="is not a name for a pool; use 1 to 100 printable characters"):
         RayResourcePool([1], name_prefix=name)
     pool = RayResourcePool([2], name_prefix="pool")
-    with pytest.raises(UsageError, match="is no name for a group; use 1 to 100 printable characters"):
+    with pytest.raises(UsageError, match="is not a name for a group; use 1 to 100 printable characters"):
         RayWorkerGroup(pool, STATELESS, name_prefix=name)
     pool.get_placement_groups()
-    with pytest.raises(UsageError, match="is no name for a pool"):
+    with pytest.raises(UsageError, match="is not a name for a pool"):
         local[0].plane.submit(Split("pool", "x", (Part("a", 1), Part(name, 1))))
     assert pool.groups == ()
 
@@ -157,7 +157,7 @@ class TestRefusals:
             (Split("pool", "x", (Part("a", 4, ("actor", "ref")),)), UsageError, "two parts or more, got 1"),
             (Split("pool", "x", (a, Part("a", 2))), UsageError, "two pools cannot both be named 'a'"),
             (Split("pool", "x", (a, Part("other", 2))), UsageError, "a pool named 'other' lives already"),
-            (Split("pool", "x", (a, Part("", 2))), UsageError, "'' is no name for a pool"),
+            (Split("pool", "x", (a, Part("", 2))), UsageError, "'' is not a name for a pool"),
             (Split("pool", "x", (Part("a", 2, ("actor",)), b)), UsageError, "leaves ref without a home"),
             (Split("pool", "x", (a, Part("b", 2, ("nobody",)))), UnknownNameError, "no group 'nobody'; groups are"),
             (

@@ -77,7 +77,7 @@ def test_a_class_that_needs_every_state_is_left_as_it_is_and_told_what_to_do(see
     group = group_on(pool, Counting)
     other = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless), name_prefix="other")
     kill(group, 2, 3, seen=seen)
-    said = r"g cannot go on without the state of ranks 2, 3, who died: .*TypeError.*take None .* or close the group"
+    said = r"g cannot continue without the state of ranks 2, 3, who died: .*TypeError.*take None .* or close the group"
     with pytest.raises(LiveStateError, match=said) as caught:
         pool.resize([2])
     assert (caught.value.group, caught.value.worker_class) == ("g", "Counting")
