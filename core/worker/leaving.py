@@ -86,7 +86,7 @@ async def leave_process(
     print(f"{LEAVES} {code}: SystemExit in {group}.{method} on rank {rank}", file=sys.stderr, flush=True)
     threading.Thread(target=_leave, args=(code, clean_up_here), name="podium-leaving", daemon=True).start()
     await asyncio.Event().wait()
-    raise AssertionError("a process that left goes on")
+    raise AssertionError("a process that left continues")
 
 
 def _leave(code: int, clean_up_here: Callable[[], None]) -> None:
