@@ -51,6 +51,7 @@ def listen(asked: queue.SimpleQueue[str]) -> None:
     """Put every line of stdin into ``asked``."""
     for line in sys.stdin:
         asked.put(line.strip())
+    asked.put("end")
 
 
 def main(folder: str) -> None:

@@ -30,7 +30,7 @@ class Collaborators:
     ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
     ``is_ending`` that it is about to be. ``in_flight`` tells which of its calls are, ``metrics`` what it counted and
     ``stacks`` where the ranks are that a call waits for; all None for a run that is only a file. ``reads`` puts
-    questions to the file, ``commands`` asks the plane.
+    questions to the file, ``commands`` asks the plane, ``loads`` reads files of the package.
     """
 
     source: RunSource
@@ -39,6 +39,7 @@ class Collaborators:
     tokens: Tokens
     reads: ReadPool
     commands: ReadPool
+    loads: ReadPool
     hub: TickHub
     files: StaticFiles
     remembered: Remembered

@@ -75,6 +75,7 @@ def create_app(
         tokens=tokens,
         reads=reads,
         commands=ReadPool(limits.n_commanders, limits.n_readers_waiting),
+        loads=ReadPool(1, limits.n_strangers + limits.n_connections),
         hub=TickHub(source, control, reads, limits.tick_s),
         files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
         remembered=Remembered(),

@@ -53,6 +53,14 @@ class StaticFiles:
         """Return whether the URL changes with the content, so that a browser need not ask again."""
         return name == self.plotly_name or version == self.version
 
+    def is_there(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+        return name in self._paths
+
+    def loaded(self, name: str) -> StaticFile | None:
+        """Return a file that was asked for before, from memory."""
+        return self._ready.get(name)
+
     def get(self, name: str) -> StaticFile | None:
         """Return a file, or None when there is none of that name; compressing plotly.js takes a moment once."""
         path = self._paths.get(name)

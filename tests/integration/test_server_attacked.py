@@ -182,8 +182,8 @@ def find_large(address: str, token: str) -> str:
     """Return the path of plotly.js, the largest file that is served without a token."""
     parts = urlsplit(address)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as sock:
-        head = f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
-        sock.sendall(head.encode())
+        head = f"GET /timeline HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n"
+        sock.sendall(f"{head}Authorization: Bearer {token}\r\n\r\n".encode())
         page = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
     begin = page.index("/static/plotly-")
     return page[begin : page.index('"', begin)]

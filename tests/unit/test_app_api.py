@@ -583,6 +583,19 @@ def test_a_stranger_over_the_rate_is_answered_late_and_nobody_else() -> None:
     assert stranger_s >= 0.2
 
 
+def test_files_without_a_token_take_no_place_of_a_question() -> None:
+    async def send() -> None:
+        house = House()
+        name = house.app.state.collaborators.files.plotly_name
+        async with house.visitor("") as stranger, house.visitor() as reader:
+            asked = [asyncio.create_task(stranger.get(f"/static/{name}")) for _ in range(60)]
+            await asyncio.sleep(0)
+            assert (await reader.get("/api/v1/runs")).status_code == 200
+            assert {(await one).status_code for one in asked} == {200}
+
+    asyncio.run(send())
+
+
 def test_strangers_ask_the_record_at_most_once_a_second() -> None:
     class Counting(MemorySource):
         asked = 0

@@ -132,6 +132,17 @@ def test_a_connection_without_a_whole_head_is_closed_after_the_deadline(first: b
     over(scene)
 
 
+def test_half_a_head_after_an_answer_is_closed_after_the_deadline_too() -> None:
+    async def scene(server: Server) -> None:
+        transport = server.connect()
+        transport.protocol.data_received(HEAD)
+        await until(lambda: b"200 OK" in transport.sent)
+        transport.protocol.data_received(b"GET / HT")
+        await until(lambda: transport.state == "closed")
+
+    over(scene)
+
+
 def test_what_trickles_in_does_not_move_the_deadline() -> None:
     async def scene(server: Server) -> None:
         transport = server.connect()
@@ -269,7 +280,7 @@ def test_a_refused_body_is_read_so_that_the_connection_stays_in_step() -> None:
         transport = server.connect()
         head = ask("/api/v1/resource-pools/pool/pause", "wrong", "POST", "Content-Length: 5\r\n")
         transport.protocol.data_received(head)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
         assert not transport.sent
         transport.protocol.data_received(b"GET /" + HEAD)
         await until(lambda: transport.sent.count(b"HTTP/1.1") == 2)
@@ -330,4 +341,18 @@ def test_a_body_that_goes_wrong_in_the_middle_leaves_no_traceback(caplog: pytest
                 await until(lambda one=transport: one.state != "open")  # type: ignore[misc]
 
     house = House()
+    over(scene, house)
+
+
+def test_nonsense_while_an_answer_is_being_sent_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(server: Server) -> None:
+        async with quiet(caplog):
+            transport = server.connect(reads=False)
+            transport.protocol.data_received(ask(large, more="Transfer-Encoding: chunked\r\n"))
+            await until(lambda: b"200 OK" in transport.sent)
+            transport.protocol.data_received(b"not a chunk\r\n")
+            await until(lambda: transport.state == "aborted")
+
+    house = House()
+    large = f"/static/{house.app.state.collaborators.files.plotly_name}"
     over(scene, house)
