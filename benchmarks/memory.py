@@ -50,7 +50,7 @@ def peak_growth(call: Callable[[], object]) -> Growth:
 
 def _resident() -> tuple[int, int]:
     own = shared = 0
-    for line in _STATUS.read_text().splitlines():
+    for line in _STATUS.read_text(encoding="utf-8").splitlines():
         name, _, rest = line.partition(":")
         if name == "RssAnon":
             own = int(rest.split()[0]) * 1024

@@ -37,13 +37,13 @@ class Trainer(Worker):
 
 def rss_bytes() -> int:
     """Return the memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def server_cpu_s() -> float:
     """Return the CPU time of the server's thread so far."""
     (thread,) = [one for one in threading.enumerate() if one.name == "podium-server"]
-    fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 

@@ -312,7 +312,7 @@ class Case:
     def _bounded(self, asked: str, deed: Callable[[], str]) -> Iterator[Finding]:
         # What mutating took, and other questions, is given back first.
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         began = time.process_time()
         try:
             what = deed()
@@ -320,7 +320,11 @@ class Case:
             what = traceback.format_exc(limit=-6)
         took_s = time.process_time() - began
         peak_mib = (
-            int(next(ln for ln in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in ln).split()[1])
+            int(
+                next(
+                    ln for ln in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if "VmHWM" in ln
+                ).split()[1]
+            )
             / 1024
         )
         if took_s > MOST_CPU_S:

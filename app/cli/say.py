@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -66,12 +67,17 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def as_json(value: object) -> None:
     """Print ``value`` as JSON on stdout."""
-    print(orjson.dumps(value, _as_text, orjson.OPT_INDENT_2).decode(), flush=True)
+    document = orjson.dumps(value, _as_text, orjson.OPT_INDENT_2)
+    try:
+        document.decode().encode(_encoding())
+        print(document.decode(), flush=True)
+    except UnicodeEncodeError:
+        print(json.dumps(orjson.loads(document), indent=2), flush=True)
 
 
 def as_line(text: str) -> None:
     """Print ``text`` as one whole line on stdout."""
-    print(_plain(text), flush=True)
+    _print(_plain(text))
 
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -79,7 +85,16 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     texts = [[str(name).upper() for name in names], *([_plain(_short(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(names))]
     for row in texts:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+        _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print(text: str) -> None:
+    """Print on stdout, with escapes for what its encoding does not have, such as a name's letters under LC_ALL=C."""
+    print(text.encode(_encoding(), "backslashreplace").decode(_encoding()), flush=True)
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def _short(cell: object) -> str:

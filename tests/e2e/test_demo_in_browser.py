@@ -227,7 +227,7 @@ def test_the_ended_run_is_shown_from_its_file_without_ray(ended: Command, viewer
     assert command.get("/runs/current")["n_calls"] == n_calls
     assert page.locator("[data-kpi=n_calls]").inner_text().replace(",", "").replace(" ", "") == str(n_calls)
     assert _listed(command) == list(range(n_calls, 0, -1))
-    maps = Path(f"/proc/{command.pid}/maps").read_text()
+    maps = Path(f"/proc/{command.pid}/maps").read_text(encoding="utf-8")
     assert "_raylet" not in maps
     assert "libtorch" not in maps
 

@@ -355,7 +355,7 @@ def test_a_pickle_from_outside_is_never_opened(tmp_path: Path) -> None:
 def test_the_http_side_knows_no_way_to_run_what_it_is_sent() -> None:
     forbidden = re.compile(r"\b(pickle|cloudpickle|marshal|eval|exec|import_module|__import__|subprocess)\b")
     for path in (Path(__file__).parents[2] / "app" / "api").glob("*.py"):
-        assert not forbidden.search(path.read_text()), path
+        assert not forbidden.search(path.read_text(encoding="utf-8")), path
 
 
 # Steering

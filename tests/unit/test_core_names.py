@@ -19,7 +19,7 @@ def test_a_public_name_resolves(name: str) -> None:
 
 
 def test_what_type_checkers_import_is_what_happens() -> None:
-    tree = ast.parse(Path(core.__file__).read_text())
+    tree = ast.parse(Path(core.__file__).read_text(encoding="utf-8"))
     checked = {
         alias.asname or alias.name: node.module
         for block in tree.body

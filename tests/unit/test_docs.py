@@ -19,10 +19,10 @@ from tests.app_doubles import House
 from web.registry import PAGES
 
 _ROOT = Path(__file__).parents[2]
-_REST = (_ROOT / "docs/rest.md").read_text()
-_EVENTS = (_ROOT / "docs/events.md").read_text()
-_README = (_ROOT / "README.md").read_text()
-_DASHBOARD = (_ROOT / "docs/dashboard.md").read_text()
+_REST = (_ROOT / "docs/rest.md").read_text(encoding="utf-8")
+_EVENTS = (_ROOT / "docs/events.md").read_text(encoding="utf-8")
+_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_DASHBOARD = (_ROOT / "docs/dashboard.md").read_text(encoding="utf-8")
 
 
 def test_every_route_is_described() -> None:
@@ -38,9 +38,11 @@ def test_every_route_is_described() -> None:
 
 
 def test_every_test_that_proves_a_security_rule_is_there() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (_ROOT / "docs/security.md").read_text())
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (_ROOT / "docs/security.md").read_text(encoding="utf-8"))
     assert len(named) > 25
-    assert not [f"{path}::{name}" for path, name in named if f"\ndef {name}(" not in (_ROOT / path).read_text()]
+    assert not [
+        f"{path}::{name}" for path, name in named if f"\ndef {name}(" not in (_ROOT / path).read_text(encoding="utf-8")
+    ]
 
 
 def test_every_page_of_the_dashboard_is_described_and_has_a_route() -> None:
@@ -50,10 +52,10 @@ def test_every_page_of_the_dashboard_is_described_and_has_a_route() -> None:
 
 
 def test_the_written_openapi_document_is_what_the_server_gives() -> None:
-    pins = dict(line.split("==") for line in (_ROOT / "constraints.txt").read_text().split())
+    pins = dict(line.split("==") for line in (_ROOT / "constraints.txt").read_text(encoding="utf-8").split())
     if any(importlib.metadata.version(name) != pins[name] for name in ("fastapi", "pydantic")):
         pytest.skip("other versions word the document in another way")
-    assert (_ROOT / "docs/openapi.json").read_text() == document(), "run make openapi"
+    assert (_ROOT / "docs/openapi.json").read_text(encoding="utf-8") == document(), "run make openapi"
 
 
 @pytest.mark.parametrize("event", [kind.__name__ for kind in get_args(Event)])

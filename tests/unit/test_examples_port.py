@@ -9,7 +9,7 @@ from typing import Any
 
 from core.testing import local_controller
 
-_TEXT = (Path(__file__).parents[2] / "examples/port_from_verl.md").read_text()
+_TEXT = (Path(__file__).parents[2] / "examples/port_from_verl.md").read_text(encoding="utf-8")
 BEFORE, AFTER, BODY = re.findall(r"```python\n(.*?)```", _TEXT, re.DOTALL)
 
 

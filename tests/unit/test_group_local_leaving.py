@@ -123,7 +123,10 @@ def test_cleanup_on_close_runs_the_shutdown_hook_and_leaves_the_rest_to_the_proc
     group = group_of(user_class, str(tmp_path), False)
     group.log(3)
     group.close()
-    assert [len((tmp_path / f"hook-{rank}.txt").read_text().splitlines()) for rank in range(2)] == [4, 4]
+    assert [len((tmp_path / f"hook-{rank}.txt").read_text(encoding="utf-8").splitlines()) for rank in range(2)] == [
+        4,
+        4,
+    ]
 
 
 def test_cleanup_on_close_of_fused_workers_runs_the_hook_of_each_role(local: Local, tmp_path: Path) -> None:
@@ -134,7 +137,10 @@ def test_cleanup_on_close_of_fused_workers_runs_the_hook_of_each_role(local: Loc
     }
     group = RayWorkerGroup([1], create_colocated_worker_cls_fused(roles), use_gpu=False)
     group.close()
-    assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.rglob("hook-0.txt"))] == [1, 1]
+    assert [len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(tmp_path.rglob("hook-0.txt"))] == [
+        1,
+        1,
+    ]
 
 
 def test_cleanup_on_close_can_be_switched_off_and_its_limit_is_checked(local: Local, tmp_path: Path) -> None:

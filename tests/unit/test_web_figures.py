@@ -89,7 +89,9 @@ def test_heat_grows_in_one_direction_of_lightness(theme: Theme) -> None:
 
 
 def test_the_style_sheet_has_the_same_colours_as_the_figures() -> None:
-    css = (STATIC_DIR / "podium.css").read_text() + (STATIC_DIR / "pages.css").read_text()
+    css = (STATIC_DIR / "podium.css").read_text(encoding="utf-8") + (STATIC_DIR / "pages.css").read_text(
+        encoding="utf-8"
+    )
     pairs = {"surface": (LIGHT.surface, DARK.surface), "ink": (LIGHT.ink, DARK.ink)}
     pairs |= {"muted": (LIGHT.muted, DARK.muted), "line": (LIGHT.line, DARK.line), "error": (LIGHT.error, DARK.error)}
     pairs |= {name: (light, dict(DARK.phases)[name]) for name, light in LIGHT.phases}
