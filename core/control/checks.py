@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from core.control.snapshot import GroupView, PoolView, World
+from core.control.snapshot import GroupView, PoolView, Snapshot
 from core.errors import LiveStateError, PoolClosedError, PoolSpecError, StateError, UnknownNameError, UsageError
 from core.pool import PoolState
 from core.runtime import checked_name
@@ -13,31 +13,31 @@ from core.worker import StatePolicy
 _MAX_PROCESSES = 1_000_000
 
 
-def find_pool(world: World, name: str) -> PoolView:
+def find_pool(snapshot: Snapshot, name: str) -> PoolView:
     """Return a pool; raise ``UnknownNameError`` with those there are."""
-    pool = world.pools.get(name)
+    pool = snapshot.pools.get(name)
     if pool is None:
-        known = tuple(sorted(world.pools))
+        known = tuple(sorted(snapshot.pools))
         raise UnknownNameError(
             f"there is no pool {name!r}; pools are: {', '.join(known) or 'none'}", name=name, known=known
         )
     return pool
 
 
-def find_group_anywhere(name: str, world: World) -> tuple[PoolView, GroupView]:
+def find_group_anywhere(name: str, snapshot: Snapshot) -> tuple[PoolView, GroupView]:
     """Return a group, or the one that a role shares processes with, and its pool."""
-    found = world.home_of(name)
+    found = snapshot.home_of(name)
     if found is None:
-        known = tuple(sorted(group.name for pool in world.pools.values() for group in pool.groups))
+        known = tuple(sorted(group.name for pool in snapshot.pools.values() for group in pool.groups))
         raise UnknownNameError(
             f"there is no group {name!r}; groups are: {', '.join(known) or 'none'}", name=name, known=known
         )
     return found
 
 
-def find_group(world: World, name: str, pool: PoolView) -> GroupView:
+def find_group(snapshot: Snapshot, name: str, pool: PoolView) -> GroupView:
     """Return a group that must be on ``pool``."""
-    home, group = find_group_anywhere(name, world)
+    home, group = find_group_anywhere(name, snapshot)
     if home.name != pool.name:
         raise UsageError(f"group {name} is on pool {home.name}, not on {pool.name}; it has no part in this change")
     return group
@@ -59,13 +59,13 @@ def checked_sizes(sizes: Sequence[int], pool: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_new_names(names: Sequence[str], world: World) -> None:
+def check_new_names(names: Sequence[str], snapshot: Snapshot) -> None:
     """Refuse names of pools that are empty, given twice, or taken."""
     for name in names:
         checked_name(name, "a pool")
         if names.count(name) > 1:
             raise UsageError(f"two pools cannot both be named {name!r}")
-        if name in world.pools:
+        if name in snapshot.pools:
             raise UsageError(f"a pool named {name!r} lives already; choose another name for the new one")
 
 

@@ -17,7 +17,7 @@ from core.control.commands import Move
 from core.control.layout import Entry, Target
 from core.control.plans import Change, Mode
 from core.control.slots import known_slots, put_together, reserve_extras
-from core.control.snapshot import look
+from core.control.snapshot import take_snapshot
 from core.control.staging import StagedChange
 from core.errors import CallTimeoutError, PoolClosedError, StateError, WorkerMethodError
 from core.group.group_state import GroupState
@@ -150,7 +150,7 @@ class ChangeExecutor:
             if pool.gate.n_in_flight:
                 say(f"waiting for {pool.gate.n_in_flight} calls in flight on {pool.name}")
             if not pool.gate.begin_change(self._left_s()):
-                calls = look(self._runtime).pools[pool.name].in_flight
+                calls = take_snapshot(self._runtime).pools[pool.name].in_flight
                 raise CallTimeoutError(
                     f"{pool.gate.n_in_flight} calls on {pool.name} were still in flight at the deadline "
                     f"({'; '.join(calls)}); nothing was changed"

@@ -16,7 +16,7 @@ from core.control.operations import OperationBook
 from core.control.pausing import Pausing
 from core.control.plans import Change, plan_change
 from core.control.slots import RuntimeRoom
-from core.control.snapshot import look
+from core.control.snapshot import take_snapshot
 from core.errors import CallTimeoutError, GenerationConflictError, StateError, UnknownNameError
 from core.pool import PoolState, RayResourcePool
 from core.runtime import Runtime, refuse_workers
@@ -66,7 +66,7 @@ class RuntimeControl:
         """Return a pool that lives; errors as in ``pool``."""
         pool = self._runtime.pools().get(name)
         if not isinstance(pool, RayResourcePool):
-            find_pool(look(self._runtime), name)
+            find_pool(take_snapshot(self._runtime), name)
             raise UnknownNameError(f"there is no pool {name!r}", name=name)
         return pool
 
@@ -177,7 +177,7 @@ class RuntimeControl:
     def _planned(self, command: Command) -> Change:
         if isinstance(command, (Pause, Resume)):
             raise TypeError("a pause changes no slots")
-        return plan_change(command, look(self._runtime), RuntimeRoom(self._runtime.pools()), self._experience)
+        return plan_change(command, take_snapshot(self._runtime), RuntimeRoom(self._runtime.pools()), self._experience)
 
     def _opened(self, change: Change) -> _UnderWay:
         """Make the operation of a change, if none is under way."""

@@ -24,7 +24,7 @@ from core.control.checks import (
 from core.control.commands import GroupMove, Merge, Move, Plan, PoolChange, Resize, Split
 from core.control.estimate import Experience
 from core.control.layout import Entry, Target, by_address, by_node, entries, freed, stranded
-from core.control.snapshot import GroupView, PoolView, World
+from core.control.snapshot import GroupView, PoolView, Snapshot
 from core.errors import PlacementError, PoolSpecError, UsageError
 from core.worker import StatePolicy
 
@@ -81,7 +81,9 @@ class _Draft:
     lost: tuple[str, ...] = field(default=())
 
 
-def plan_change(command: Resize | Split | Merge | Move, world: World, room: Room, experience: Experience) -> Change:
+def plan_change(
+    command: Resize | Split | Merge | Move, snapshot: Snapshot, room: Room, experience: Experience
+) -> Change:
     """Return what ``command`` would do.
 
     Raises:
@@ -93,14 +95,14 @@ def plan_change(command: Resize | Split | Merge | Move, world: World, room: Room
     """
     match command:
         case Resize():
-            pools, draft = _resize(command, world, room)
+            pools, draft = _resize(command, snapshot, room)
         case Split():
-            pools, draft = _split(command, world)
+            pools, draft = _split(command, snapshot)
         case Merge():
-            pools, draft = _merge(command, world)
+            pools, draft = _merge(command, snapshot)
         case Move():
-            pools, draft = _move(command, world)
-    views = [world.pools[name] for name in pools]
+            pools, draft = _move(command, snapshot)
+    views = [snapshot.pools[name] for name in pools]
     groups = {group.name: (pool, group) for pool in views for group in pool.groups}
     targets = {target.pool: target for target in draft.targets}
     moves = tuple(
@@ -119,7 +121,7 @@ def plan_change(command: Resize | Split | Merge | Move, world: World, room: Room
     stand_still_s, estimate_from = experience.estimate(moving, prepared)
     plan = Plan(
         kind=type(command).__name__.lower(),
-        pools=_pool_changes(views, draft.targets, world),
+        pools=_pool_changes(views, draft.targets, snapshot),
         groups=moves,
         prepared=prepared,
         why_not_prepared=draft.why_not,
@@ -132,8 +134,8 @@ def plan_change(command: Resize | Split | Merge | Move, world: World, room: Room
     return Change(command, plan, pools, draft.targets, draft.homes, draft.mode, before, after)
 
 
-def _resize(command: Resize, world: World, room: Room) -> tuple[tuple[str, ...], _Draft]:
-    pool = find_pool(world, command.pool)
+def _resize(command: Resize, snapshot: Snapshot, room: Room) -> tuple[tuple[str, ...], _Draft]:
+    pool = find_pool(snapshot, command.pool)
     sizes = checked_sizes(command.process_on_nodes, pool.name)
     check_pool(pool)
     check_kept(pool.groups)
@@ -141,7 +143,7 @@ def _resize(command: Resize, world: World, room: Room) -> tuple[tuple[str, ...],
         raise UsageError(f"pool {pool.name} has {list(sizes)} processes per node already; nothing would change")
     homes = {group.name: pool.name for group in pool.groups}
     problem = PlacementError(f"pool {pool.name} cannot become {list(sizes)} without losing a group's state")
-    for draft in _resize_drafts(pool, sizes, homes, world):
+    for draft in _resize_drafts(pool, sizes, homes, snapshot):
         extras = draft.targets[0].extras
         without = () if draft.mode is not Mode.RELEASED else freed(pool, draft.targets[0])
         shortage = room.shortage(pool.name, extras, without) if extras else None
@@ -151,16 +153,18 @@ def _resize(command: Resize, world: World, room: Room) -> tuple[tuple[str, ...],
     raise problem
 
 
-def _resize_drafts(pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, str], world: World) -> Iterator[_Draft]:
+def _resize_drafts(
+    pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, str], snapshot: Snapshot
+) -> Iterator[_Draft]:
     """Yield the ways to resize, the best first: keep what fits, else other slots, else give up the old ones before."""
     stuck = any(group.state_policy is StatePolicy.RECONFIGURE and not group.can_save_state for group in pool.groups)
     reusing = Target(pool.name, tuple(entries(pool, sizes, cling=stuck)))
     fresh = Target(pool.name, tuple(Entry(extra=size) for size in sizes))
-    why_not = _against_preparing(pool.groups, (reusing,), homes, world)
+    why_not = _against_preparing(pool.groups, (reusing,), homes, snapshot)
     if reusing.kept and not why_not:
         yield _Draft((reusing,), homes, lost=stranded(pool, reusing))
     can_be_fresh = not stuck and not pool.shared
-    if can_be_fresh and not (why := _against_preparing(pool.groups, (fresh,), homes, world)):
+    if can_be_fresh and not (why := _against_preparing(pool.groups, (fresh,), homes, snapshot)):
         yield _Draft((fresh,), homes, lost=stranded(pool, fresh))
     elif can_be_fresh:
         yield _Draft((fresh,), homes, Mode.RESERVED, why, stranded(pool, fresh))
@@ -173,8 +177,8 @@ def _resize_drafts(pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, s
         yield _Draft((fresh,), homes, Mode.RELEASED, full, stranded(pool, fresh))
 
 
-def _split(command: Split, world: World) -> tuple[tuple[str, ...], _Draft]:
-    pool = find_pool(world, command.pool)
+def _split(command: Split, snapshot: Snapshot) -> tuple[tuple[str, ...], _Draft]:
+    pool = find_pool(snapshot, command.pool)
     parts = command.parts
     sizes = checked_sizes([part.size for part in parts], pool.name)
     if len(parts) < 2:
@@ -183,24 +187,24 @@ def _split(command: Split, world: World) -> tuple[tuple[str, ...], _Draft]:
         raise PoolSpecError(
             f"parts of {list(sizes)} add up to {sum(sizes)}, pool {pool.name} has {pool.world_size} processes"
         )
-    check_new_names([part.name for part in parts], world)
+    check_new_names([part.name for part in parts], snapshot)
     check_pool(pool)
-    homes = _assigned(command, pool, world)
+    homes = _assigned(command, pool, snapshot)
     check_kept(pool.groups)
     targets, start = [], 0
     for part, size in zip(parts, sizes, strict=True):
         slots = pool.slots[start : start + size]
         targets.append(Target(part.name, tuple(by_node(slots))))
         start += size
-    return (pool.name,), _on_kept_slots(pool.groups, tuple(targets), homes, world)
+    return (pool.name,), _on_kept_slots(pool.groups, tuple(targets), homes, snapshot)
 
 
-def _assigned(command: Split, pool: PoolView, world: World) -> dict[str, str]:
+def _assigned(command: Split, pool: PoolView, snapshot: Snapshot) -> dict[str, str]:
     """Return the part of each group, by the name of the group that has the processes."""
     homes: dict[str, str] = {}
     for part in command.parts:
         for name in part.groups:
-            group = find_group(world, name, pool)
+            group = find_group(snapshot, name, pool)
             if homes.get(group.name, part.name) != part.name:
                 raise UsageError(
                     f"group {group.name} cannot go to {homes[group.name]} and to {part.name}; roles that share "
@@ -216,13 +220,13 @@ def _assigned(command: Split, pool: PoolView, world: World) -> dict[str, str]:
     return homes
 
 
-def _merge(command: Merge, world: World) -> tuple[tuple[str, ...], _Draft]:
+def _merge(command: Merge, snapshot: Snapshot) -> tuple[tuple[str, ...], _Draft]:
     if len(set(command.pools)) != len(command.pools):
         raise UsageError(f"a pool cannot be merged with itself: {', '.join(command.pools)}")
     if len(command.pools) < 2:
         raise UsageError(f"a merge needs two pools or more, got {', '.join(command.pools) or 'none'}")
-    pools = [find_pool(world, name) for name in command.pools]
-    check_new_names([command.name], world)
+    pools = [find_pool(snapshot, name) for name in command.pools]
+    check_new_names([command.name], snapshot)
     for pool in pools:
         check_pool(pool, "merged")
         check_kept(pool.groups)
@@ -241,12 +245,12 @@ def _merge(command: Merge, world: World) -> tuple[tuple[str, ...], _Draft]:
     slots = [slot for pool in pools for slot in pool.slots]
     target = Target(command.name, tuple(by_address(slots)))
     homes = {group.name: command.name for group in groups}
-    return tuple(command.pools), _on_kept_slots(groups, (target,), homes, world)
+    return tuple(command.pools), _on_kept_slots(groups, (target,), homes, snapshot)
 
 
-def _move(command: Move, world: World) -> tuple[tuple[str, ...], _Draft]:
-    pool, group = find_group_anywhere(command.group, world)
-    target = find_pool(world, command.pool)
+def _move(command: Move, snapshot: Snapshot) -> tuple[tuple[str, ...], _Draft]:
+    pool, group = find_group_anywhere(command.group, snapshot)
+    target = find_pool(snapshot, command.pool)
     if target.name == pool.name:
         raise UsageError(f"group {group.name} is on pool {pool.name} already; nothing would change")
     for one in (pool, target):
@@ -262,18 +266,18 @@ def _move(command: Move, world: World) -> tuple[tuple[str, ...], _Draft]:
         check_kept((replace(group, state_policy=StatePolicy.NOTHING),))
     goal = Target(target.name, tuple(by_node(target.slots)))
     homes = {group.name: target.name}
-    return (pool.name, target.name), _on_kept_slots((group,), (goal,), homes, world)
+    return (pool.name, target.name), _on_kept_slots((group,), (goal,), homes, snapshot)
 
 
 def _on_kept_slots(
-    groups: Iterable[GroupView], targets: tuple[Target, ...], homes: Mapping[str, str], world: World
+    groups: Iterable[GroupView], targets: tuple[Target, ...], homes: Mapping[str, str], snapshot: Snapshot
 ) -> _Draft:
-    why_not = _against_preparing(groups, targets, homes, world)
+    why_not = _against_preparing(groups, targets, homes, snapshot)
     return _Draft(targets, homes, Mode.RESERVED if why_not else Mode.PREPARED, why_not)
 
 
 def _against_preparing(
-    groups: Iterable[GroupView], targets: Sequence[Target], homes: Mapping[str, str], world: World
+    groups: Iterable[GroupView], targets: Sequence[Target], homes: Mapping[str, str], snapshot: Snapshot
 ) -> str:
     """Say why new workers cannot come up beside the old ones; empty when they can."""
     by_pool = {target.pool: target for target in targets}
@@ -284,12 +288,12 @@ def _against_preparing(
             return f"{group.name} has its own rendezvous, {group.rendezvous}, which its old workers hold"
         for key in target.kept:
             # A worker that stays in its process needs no second place.
-            if not (group.state_policy is StatePolicy.RECONFIGURE and group.name in world.occupied.get(key, ())):
+            if not (group.state_policy is StatePolicy.RECONFIGURE and group.name in snapshot.occupied.get(key, ())):
                 coming.setdefault(key, []).append(group.name)
-    limits = {pool.max_colocate_count for pool in world.pools.values() for slot in pool.slots if slot.key in coming}
+    limits = {pool.max_colocate_count for pool in snapshot.pools.values() for slot in pool.slots if slot.key in coming}
     limit = min(limits, default=0)
     for key, names in coming.items():
-        there = world.occupied.get(key, frozenset())
+        there = snapshot.occupied.get(key, frozenset())
         if len(there) + len(names) > limit:
             return (
                 f"a slot has {len(there)} groups ({', '.join(sorted(there))}) and max_colocate_count={limit}: there is "
@@ -307,7 +311,7 @@ def _how(at: tuple[PoolView, GroupView], target: Target, mode: Mode) -> str:
     return str(group.state_policy.value)
 
 
-def _pool_changes(views: Sequence[PoolView], targets: Sequence[Target], world: World) -> tuple[PoolChange, ...]:
+def _pool_changes(views: Sequence[PoolView], targets: Sequence[Target], snapshot: Snapshot) -> tuple[PoolChange, ...]:
     after = {target.pool: target.sizes for target in targets}
     changed = [
         PoolChange(
@@ -318,7 +322,7 @@ def _pool_changes(views: Sequence[PoolView], targets: Sequence[Target], world: W
         )
         for pool in views
     ]
-    new = [PoolChange(name, (), sizes, 0) for name, sizes in after.items() if name not in world.pools]
+    new = [PoolChange(name, (), sizes, 0) for name, sizes in after.items() if name not in snapshot.pools]
     return (*changed, *new)
 
 

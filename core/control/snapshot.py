@@ -77,7 +77,7 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Snapshot:
     """All pools by name, and the groups that have a process on each slot."""
 
     pools: Mapping[str, PoolView]
@@ -92,7 +92,7 @@ class World:
         return None
 
 
-def look(runtime: Runtime) -> World:
+def take_snapshot(runtime: Runtime) -> Snapshot:
     """Return what there is now; touches no handle and no cluster, so any thread may look."""
     pools = {name: pool for name, pool in runtime.pools().items() if isinstance(pool, RayResourcePool)}
     keys = {name: _keys(pool) for name, pool in pools.items()}
@@ -100,7 +100,7 @@ def look(runtime: Runtime) -> World:
     for one in {id(pool.runtime): pool.runtime for pool in pools.values()}.values():
         occupied |= {key: frozenset(names) for key, names in list(one.slot_tenants.items())}
     calls = calls_in_flight(runtime)
-    return World({name: _pool_view(pool, keys, calls) for name, pool in pools.items()}, occupied)
+    return Snapshot({name: _pool_view(pool, keys, calls) for name, pool in pools.items()}, occupied)
 
 
 def _keys(pool: RayResourcePool) -> tuple[SlotKey, ...]:

@@ -11,7 +11,7 @@ from core.control import Merge, Move, Part, Resize, Split
 from core.control.estimate import Experience
 from core.control.layout import Entry
 from core.control.plans import Change, Mode, plan_change
-from core.control.snapshot import GroupView, PoolView, SlotView, World
+from core.control.snapshot import GroupView, PoolView, SlotView, Snapshot
 from core.errors import LiveStateError, PlacementError, UsageError
 from core.pool import PoolState
 from core.worker import StatePolicy
@@ -71,15 +71,15 @@ def group(name: str, world_size: int, kept: StatePolicy = StatePolicy.STATE, **m
     return GroupView(name, "Actor", world_size, kept, **{"can_save_state": can_save_state, "start_s": 2.0, **more})  # type: ignore[arg-type]
 
 
-def world(*pools: PoolView) -> World:
+def snapshot(*pools: PoolView) -> Snapshot:
     occupied = {
         slot.key: frozenset(one.name for one in each.groups) for each in pools for slot in each.slots if each.groups
     }
-    return World({each.name: each for each in pools}, occupied)
+    return Snapshot({each.name: each for each in pools}, occupied)
 
 
 def plan(command: Resize | Split | Merge | Move, room: Room, *pools: PoolView) -> Change:
-    return plan_change(command, world(*pools), room, Experience())
+    return plan_change(command, snapshot(*pools), room, Experience())
 
 
 def entries(change: Change) -> list[tuple[int, int, str]]:
