@@ -112,7 +112,8 @@ def _checked(connection: RunConnection, path: Path, revision: str, faults: _Faul
     row = connection.execute("SELECT n_dropped, pruned_before_ns FROM run").fetchone()
     if row is None:
         raise NotARunFileError(f"{path} is not the file of a Podium run: it holds none", str(path))
-    n_dropped, pruned_ns = row
+    # What is not a number is among the faults already.
+    n_dropped, pruned_ns = (value if isinstance(value, int) else None for value in row)
     n_rows = dict.fromkeys(("call", "rank_span"), 0)
     missing: list[Missing] = []
     for table in n_rows:
@@ -128,7 +129,7 @@ def _checked(connection: RunConnection, path: Path, revision: str, faults: _Faul
         faults=tuple(dict.fromkeys(faults.lines)),
         n_calls=n_rows["call"],
         n_spans=n_rows["rank_span"],
-        n_dropped=n_dropped,
+        n_dropped=n_dropped or 0,
         pruned_before_ns=pruned_ns,
         missing=tuple(missing),
     )

@@ -162,6 +162,7 @@ def test_a_broken_file_is_said_to_be_broken(tmp_path: Path, capsys: pytest.Captu
         ("UPDATE call SET started_ns = 'noon' WHERE id < 3", "call.started_ns is not 'integer' in 2 rows"),
         ("UPDATE worker SET node = x'00ff'", "worker.node is not 'text' in 2 rows"),
         ("UPDATE run SET pruned_before_ns = 0.5", "run.pruned_before_ns is not 'integer' or 'null' in 1 rows"),
+        ("UPDATE run SET n_dropped = 'some', pruned_before_ns = 'x'", "run.n_dropped is not 'integer' in 1 rows"),
         ("UPDATE lane SET group_id = 77 WHERE rank = 0", "row 1 of lane refers to a row of worker_group"),
         ("UPDATE call SET method_id = 77", "call.method_id has '77', and method has no such row"),
         ("UPDATE rank_span SET lane_id = 77 WHERE call_id = 1 AND lane_id = 1", "rank_span.lane_id has '77'"),
@@ -174,6 +175,8 @@ def test_types_and_references_are_checked_and_named(
     change(path, statement)
     assert main(["db", "check", str(path), "--json"]) == 1
     faults = said(capsys)["faults"]
+    assert main(["db", "check", str(path)]) == 1
+    assert fault in capsys.readouterr().err
     assert any(fault in line for line in faults), faults
 
 
