@@ -46,6 +46,7 @@ from web.source import RunSource
 _log = logging.getLogger("podium.server")
 _START_S = 10.0
 _JOIN_S = 3.0
+_N_WAITING = 128
 _CONTROL_TOKEN = ".control-token"
 # What a shell shows of a process that somebody ended; a tuple, as an exit code of a script may be any object.
 _ENDED_WITH = (0, 128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -105,6 +106,8 @@ class WebServer:
                 host, port = self.settings.host, self.settings.port
                 raise ServerStartError("the dashboard server did not start; see the log", host=host, port=port)
             time.sleep(0.005)
+        # Uvicorn's backlog is also how many are accepted in one go, and small for that reason; here more may wait.
+        self._socket.listen(_N_WAITING)
 
     def url(self, token: str = "") -> str:
         """Return the address for a browser, with ``token`` in it if one is given; a unix socket's is for programs."""

@@ -40,7 +40,7 @@ class Limits:
     requests_per_s: float = 20.0
     n_burst: int = 40
     n_connections: int = 32
-    n_strangers: int = 64
+    n_strangers: int = 128
     n_streams: int = 16
     n_readers: int = 2
     n_commanders: int = 4

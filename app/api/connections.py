@@ -29,8 +29,9 @@ STATE_KEY = "podium.connection"
 # h11 bounds only a head that is incomplete: fed in pieces of this size, a whole one is bounded too.
 _PIECE_BYTES = 4 * 1024
 MAX_HEAD_BYTES = 16 * 1024
-# asyncio accepts so many connections in one go before any is turned away, and each is an open file of the driver.
-_BACKLOG = 64
+# asyncio accepts so many connections in one turn of its loop. A head that is there is read within four turns of its
+# connection being accepted, so that a crowd that connects at once cannot replace a token holder before that.
+_BACKLOG = 16
 _GRACE_S = 2
 
 

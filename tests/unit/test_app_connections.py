@@ -356,3 +356,10 @@ def test_nonsense_while_an_answer_is_being_sent_ends_the_connection(caplog: pyte
     house = House()
     large = f"/static/{house.app.state.collaborators.files.plotly_name}"
     over(scene, house)
+
+
+def test_a_crowd_that_connects_at_once_cannot_replace_a_connection_before_its_head_is_read() -> None:
+    async def scene(server: Server) -> None:
+        assert Limits().n_strangers > 4 * (server.config.backlog + 1)
+
+    over(scene)
