@@ -72,16 +72,24 @@ class Connections:
         """Make room for ``n_strangers`` connections without a token and ``n_holders`` with one."""
         self._n_strangers = n_strangers
         self._n_holders = n_holders
-        self._strangers: dict[GuardedProtocol, None] = {}
+        self._silent: dict[GuardedProtocol, None] = {}
+        self._refused: dict[GuardedProtocol, None] = {}
         self._holders: set[GuardedProtocol] = set()
 
     def add(self, connection: GuardedProtocol) -> None:
-        """Add a stranger; the oldest one is aborted when there are too many."""
-        if len(self._strangers) >= self._n_strangers:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        """Add a stranger; when there are too many, the oldest that asked without a token goes, else the oldest."""
+        if len(self._silent) + len(self._refused) >= self._n_strangers:
+            group = self._refused or self._silent
+            oldest = next(iter(group))
+            del group[oldest]
             oldest.abort()
-        self._strangers[connection] = None
+        self._silent[connection] = None
+
+    def asked(self, connection: GuardedProtocol) -> None:
+        """Note that a whole head came, which showed no token unless ``identify`` follows."""
+        if connection in self._silent:
+            del self._silent[connection]
+            self._refused[connection] = None
 
     def identify(self, connection: GuardedProtocol) -> bool:
         """Move a connection to the holders; return False when they have no room."""
@@ -89,13 +97,15 @@ class Connections:
             return True
         if len(self._holders) >= self._n_holders:
             return False
-        self._strangers.pop(connection, None)
+        self._refused.pop(connection, None)
+        self._silent.pop(connection, None)
         self._holders.add(connection)
         return True
 
     def remove(self, connection: GuardedProtocol) -> None:
         """Forget a connection that is closed."""
-        self._strangers.pop(connection, None)
+        self._refused.pop(connection, None)
+        self._silent.pop(connection, None)
         self._holders.discard(connection)
 
 
@@ -176,6 +186,7 @@ class GuardedProtocol(H11Protocol):
     def begin(self) -> None:
         """Note that a whole head came and is being answered."""
         self._n_requests += 1
+        self.places.asked(self)
         _stop(self._head_timer)
 
     def end(self) -> None:

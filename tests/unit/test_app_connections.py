@@ -194,6 +194,20 @@ def test_a_new_stranger_takes_the_place_of_the_oldest_and_never_of_a_token_holde
     over(scene, house)
 
 
+def test_strangers_that_asked_without_a_token_go_before_one_that_has_not_asked_yet() -> None:
+    async def scene(server: Server) -> None:
+        slow = server.connect()
+        refused = [server.connect() for _ in range(2)]
+        for one in refused:
+            one.protocol.data_received(HEAD)
+        await until(lambda: all(one.sent for one in refused))
+        server.connect()
+        server.connect()
+        assert [slow.state, *(one.state for one in refused)] == ["open", "aborted", "aborted"]
+
+    over(scene)
+
+
 def test_token_holders_beyond_their_places_are_told_so_and_closed() -> None:
     async def scene(server: Server) -> None:
         holders = [server.connect() for _ in range(3)]
