@@ -144,7 +144,7 @@ class TestResize:
     def test_a_pool_that_does_not_fit_is_refused_with_the_room_there_is(self, tight: Local) -> None:
         pool = RayResourcePool([2], max_colocate_count=1, name_prefix="pool")
         group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
-        with pytest.raises(PlacementError, match="does not fit"):
+        with pytest.raises(PlacementError, match="cannot be placed"):
             pool.resize([5])
         with pytest.raises(PlacementError):
             tight[0].plane.submit(Resize("pool", "ada", (5,)))
