@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import http.cookiejar
+import json
 import os
 import re
 import time
@@ -141,7 +142,7 @@ def test_a_second_up_makes_a_second_run_and_down_ends_it(composition: Compositio
     note(f"`down` during training took {time.monotonic() - began_s:.0f} s")
     second, first = composition.runs()
     assert (first["state"], second["state"]) == ("ended", "ended")
-    assert "sound" in composition.in_volume("podium", "db", "check", str(second["file"]))
+    assert json.loads(composition.in_volume("podium", "db", "check", "--json", str(second["file"])))["faults"] == []
 
 
 def test_a_run_is_viewed_from_the_volume(composition: Composition) -> None:
