@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from core.errors import ClusterUnreachableError
 
 LOCAL = "local"
+_OPTION = "core.init(address=...)"
 
 
 def wanted_address(option: object, environ: Mapping[str, str]) -> str:
@@ -18,7 +19,9 @@ def wanted_address(option: object, environ: Mapping[str, str]) -> str:
     Raises:
         ClusterUnreachableError: It is an address of Ray Client or of Ray's jobs, where no driver can run.
     """
-    source, address = ("core.init(address=...)", option) if option else ("RAY_ADDRESS", environ.get("RAY_ADDRESS", ""))
+    variable = environ.get("RAY_ADDRESS", "").strip()
+    # Ray takes "auto" for RAY_ADDRESS where that is set.
+    source, address = ("RAY_ADDRESS", variable) if not option or (option == "auto" and variable) else (_OPTION, option)
     wanted = str(address).strip()
     scheme, found, _ = wanted.partition("://")
     if found and scheme.lower() in {"http", "https"}:

@@ -19,7 +19,9 @@ from core.errors import ClusterUnreachableError
         (None, "auto", "auto"),
         (None, " 10.0.0.1:6379\n", "10.0.0.1:6379"),
         ("local", "10.0.0.1:6379", "local"),
-        ("auto", "local", "auto"),
+        ("auto", None, "auto"),
+        ("auto", "local", "local"),
+        ("auto", "10.0.0.1:6379", "10.0.0.1:6379"),
         ("", "10.0.0.1:6379", "10.0.0.1:6379"),
     ],
 )
