@@ -111,8 +111,7 @@ def test_sync_method_own_loop_works_beside_async_methods_and_keeps_thread_contex
         (Leaver, "step", "exit 3", "exit code 3"),
         (AsyncLeaver, "step", "exit 3", "exit code 3"),
         (AsyncLeaver, "step_async", "exit 3", "exit code 3"),
-        (AsyncLeaver, "step_later", "exit text", "exit code 1"),
-        (Leaver, "step_later", "exit text", "exit code 1"),
+        (Leaver, "step", "exit text", "exit code 1"),
         (AsyncLeaver, "step_async", "exit 0", "exit code 0"),
         (AsyncLeaver, "step_async", "_exit", ""),
         (Leaver, "step", "_exit", ""),
@@ -125,15 +124,21 @@ def test_sys_exit_and_other_ends_of_a_process_are_a_death_with_rank_method_and_c
 ) -> None:
     with group_of(pool, user_class) as group, core.deadline(60):
         with pytest.raises(WorkerDiedError, match=rf"(?s)rank 1 .*{method}.*{said}") as raised:
-            _value_of(getattr(group, method), how)
+            getattr(group, method)(how)
         assert raised.value.rank == 1
         assert group.execute_rank_zero_sync("ping") == "pong"
 
 
-def _value_of(method: Callable[..., Any], *args: Any) -> Any:
-    """Call a method and return its value, also of a non-blocking one."""
-    answer = method(*args)
-    return get(answer) if any(isinstance(one, ray.ObjectRef) for one in answer) else answer
+@pytest.mark.parametrize("user_class", [Leaver, AsyncLeaver])
+def test_sys_exit_in_a_non_blocking_call_is_a_death_that_the_next_call_names(
+    pool: RayResourcePool, user_class: type
+) -> None:
+    with group_of(pool, user_class) as group, core.deadline(60):
+        left = group.step_later("exit text")
+        with pytest.raises(WorkerDiedError):
+            get(left)
+        with pytest.raises(WorkerDiedError, match=r"(?s)rank 1 .*exit code 1"):
+            group.ping()
 
 
 @pytest.mark.parametrize("how", ["interrupt", "cancelled", "generator", "stop", "stop async", "base"])
