@@ -16,6 +16,8 @@ MAX_RAW_SPANS = 20_000
 # A rank seldom runs more at once; a span that began before the window and reaches into it is among the last so many.
 N_BEFORE = 64
 _N_IN_FLIGHT = 1_000
+# A trace numbers its threads by rank.
+_MOST_RANKS = 2**31
 
 # A row of a span: call, method, began, ended, submitted (ns), status. Thousands of them go by at a time, so they stay
 # the tuples that SQLite made, as do those of calls.
@@ -51,6 +53,9 @@ def window_of(connection: sqlite3.Connection, from_ns: int, to_ns: int, run_ns: 
         "JOIN worker_group g ON g.id = l.group_id JOIN pool p ON p.id = g.pool_id "
         "LEFT JOIN worker w ON w.id = (SELECT max(id) FROM worker WHERE lane_id = l.id) ORDER BY p.id, g.id, l.rank"
     ).fetchall()
+    for row in rows:
+        if not 0 <= row[3] < _MOST_RANKS:
+            raise ValueError(f"rank {row[3]} of {row[2][:60]!r} is not between 0 and {_MOST_RANKS:,}")
     return Window(
         from_ns,
         to_ns,

@@ -145,6 +145,12 @@ def test_times_and_counts_of_no_run_are_refused_in_words(script: str, why: str, 
         reader.overview()
 
 
+def test_a_rank_that_no_trace_can_number_is_refused(path: Path) -> None:
+    change(path, "UPDATE lane SET rank = 4611686018427387904 WHERE rank = 0")
+    with contextlib.closing(Reader(path, deadline_s=5)) as reader, pytest.raises(RunFileError, match="rank 46116860"):
+        reader.spans(None, None)
+
+
 def test_steps_numbered_apart_cost_no_more_than_steps_side_by_side(path: Path) -> None:
     change(path, "INSERT INTO step VALUES (1, 1, 0, 1, 2), (9007199254740992, 2, 0, 3, 4)")
     with contextlib.closing(Reader(path, deadline_s=5)) as reader:
