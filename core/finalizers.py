@@ -1,8 +1,8 @@
-"""What is done when nobody holds a pool or a group any more.
+"""What is done when a pool or a group is collected.
 
 The garbage collector may run at any line of any thread, also of one that holds a lock: what it calls must take none.
 So it only leaves a note, and a thread of this module's own does what the note says. At the driver's exit what is left
-is done on the exiting thread, the youngest first.
+is done on the exiting thread, the newest first.
 """
 
 from __future__ import annotations

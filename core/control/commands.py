@@ -138,7 +138,7 @@ class Plan:
     """What a command would do, as of now; nothing was changed.
 
     ``prepared`` says that new workers come up while the driver goes on; otherwise ``why_not_prepared`` says why the
-    driver stands still for all of it. ``drains`` are the calls in flight that are waited for, such as
+    driver is blocked for all of it. ``drains`` are the calls in flight that are waited for, such as
     "call 42 actor.update, 3.1 s"; ``lost`` is what will not survive, in words. ``stand_still_s`` is estimated from what
     earlier starts and changes of this run took; ``estimate_from`` says from what.
     """

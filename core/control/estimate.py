@@ -1,4 +1,4 @@
-"""How long a driver will stand still, from what earlier starts and changes of the same run took."""
+"""How long a driver will be blocked, from what earlier starts and changes of the same run took."""
 
 from __future__ import annotations
 

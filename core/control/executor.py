@@ -1,7 +1,7 @@
 """Carrying out a change: bring up what can be brought up, then, at a safe point, drain, hand over and switch.
 
 Until the switch everything can be taken back: nothing that a group or a pool has is touched before its replacement is
-there, but where the old must go to make room; then it is started anew, with its state, if the new does not come.
+there, but where the old must go to make room; then it is started again, with its state, if the new does not come.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ChangeExecutor:
         Raises:
             PlacementError: The slots were not free in time.
             WorkerStartError: A new worker did not come up.
-            CallTimeoutError: They were not up in time, or ``is_cancelled`` said so.
+            CallTimeoutError: They were not up in time, or the start was cancelled.
         """
         if self.change.mode is Mode.RELEASED:
             return
@@ -204,7 +204,7 @@ class ChangeExecutor:
             self._staged.reserve(say)
 
     def _hold(self, pool: RayResourcePool, target: Target, extras: tuple[Placement, ...] = ()) -> None:
-        """Give a pool other slots without a word, and release what it had and nobody has any more."""
+        """Give a pool other slots without an event, and release those that no pool has any more."""
         placement = put_together(target, known_slots(self._runtime, [pool]), extras)
         holding = Holding(pool.name)
         before = () if pool.holding is None else (pool.holding,)
@@ -290,7 +290,7 @@ class ChangeExecutor:
             self._give_up(second)
 
     def _restore(self) -> None:
-        """Start the groups anew as they were, with the state that was saved."""
+        """Start the groups again as they were, with the state that was saved."""
         for pool in self.pools:
             before = self._seen[pool.name][0]
             if before is not None and pool.placement_now is not before:

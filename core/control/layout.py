@@ -91,7 +91,7 @@ def _shrunk(pool: PoolView, slots: Sequence[SlotView], size: int, cling: bool) -
 
 
 def freed(pool: PoolView, target: Target) -> tuple[int, ...]:
-    """Return the native groups that the pool has no slot of any more and that nobody else has."""
+    """Return the native groups that the pool has no slot of any more and that no other pool has."""
     kept = {key[0] for key in target.kept}
     return tuple(dict.fromkeys(slot.key[0] for slot in pool.slots if slot.key[0] not in kept | pool.shared))
 

@@ -1,4 +1,4 @@
-"""The operations of a run: kept, numbered, and told of at each step."""
+"""The operations of a run: kept, numbered, and recorded at each step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OperationBook:
     def open(
         self, command: Command, state: OperationState, before: str, after: str = "", plan: Plan | None = None
     ) -> Operation:
-        """Make the operation of a command and tell of it."""
+        """Make the operation of a command and record it."""
         now_ns = self._runtime.clock.now_ns()
         operation = Operation(
             id=f"op-{next(self._numbers)}-{uuid.uuid4().hex[:8]}",

@@ -68,7 +68,7 @@ class StagedChange:
 
         Raises:
             WorkerStartError: A new worker did not come up.
-            CallTimeoutError: They were not up in time, or ``is_cancelled`` said so.
+            CallTimeoutError: They were not up in time, or the start was cancelled.
         """
         if not self._groups:
             return

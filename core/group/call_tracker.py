@@ -1,4 +1,4 @@
-"""What one call came to, gathered from the driver's thread and from the ranks, and told to the bus."""
+"""One call's record in memory, gathered from the driver's thread and from the ranks, and emitted to the bus."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ class ClockAlignment:
     A method starts after it was submitted and is ready after it finished. Each call so gives a lower bound
     ``submitted - started`` and an upper bound ``ready - finished``; the tightest of both hold the offset between them.
     It is taken in the middle, and half the distance is its error: the reasoning of NTP (RFC 5905), fed by calls that
-    are made anyway. When drift has made the bounds cross, they start anew from the latest call.
+    are made anyway. When drift has made the bounds cross, they start again from the latest call.
     """
 
     def __init__(self) -> None:

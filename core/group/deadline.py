@@ -1,6 +1,6 @@
 """How long the driver waits for the ranks of a call.
 
-What is said nearest counts: a ``deadline`` block around the call, then the method's own ``register(timeout_s=)``, the
+The nearest setting counts: a ``deadline`` block around the call, then the method's own ``register(timeout_s=)``, the
 group's ``call_timeout_s``, and ``set_health(call_timeout_s=)`` for the driver; 0 stands for as long as it takes. A
 deadline bounds the driver's wait and nothing else: the ranks go on, and nothing is retried.
 """

@@ -53,7 +53,7 @@ def find_workers(
 ) -> Found:
     """Find workers by name, or take their handles, and ask each who it is.
 
-    A worker's rank in the group is its place in the list; it keeps the rank that it was told when it was built. Handles
+    A worker's rank in the group is its place in the list; it keeps the rank that it was given when it was built. Handles
     are held strongly.
 
     Raises:

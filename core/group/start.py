@@ -45,7 +45,7 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class StartSettings:
-    """How a group's workers are to be started, as its constructor was told."""
+    """How a group's workers are started, from its constructor's arguments."""
 
     strategy: str
     device_name: str
@@ -149,7 +149,7 @@ def start_workers(
 
     Raises:
         WorkerStartError: A constructor raised or a process ended; the message has the rank, the error its traceback.
-        CallTimeoutError: They were not up after ``timeout_s``, or nobody wants them any more.
+        CallTimeoutError: They were not up after ``timeout_s``, or the start was cancelled.
         VersionSkewError: A worker runs another Podium than the driver.
     """
     began = time.monotonic()
@@ -204,7 +204,7 @@ def fetch_patiently(
     """Return the values of ``refs``, asking four times a second whether they are still wanted.
 
     Raises:
-        TimeoutError: They were not all there at ``deadline``, or nobody wants them any more.
+        TimeoutError: They were not all there at ``deadline``, or the start was cancelled.
     """
     while True:
         left_s = _left_s(deadline)
@@ -242,7 +242,7 @@ def construct_on(
 
 
 def rank_variables(placement: Placement, rank: int, rendezvous: tuple[str, int]) -> dict[str, str]:
-    """Return the variables that tell a worker its place among the ranks; it finds LOCAL_RANK by itself."""
+    """Return the variables that give a worker its place among the ranks; it finds LOCAL_RANK by itself."""
     slot = placement.slots[rank]
     n_on_node = str(sum(other.node_index == slot.node_index for other in placement.slots))
     return {

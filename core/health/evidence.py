@@ -106,7 +106,7 @@ def judge(clues: Clues) -> Verdict:
 
 
 def _end(clues: Clues) -> tuple[int, int | None, str]:
-    """Return the signal, 0 for none known, the exit code if there is one, and how it was found when not told."""
+    """Return the signal, 0 for none known, the exit code if there is one, and how it was inferred, if it was."""
     if clues.status is not None and os.WIFSIGNALED(clues.status):
         return os.WTERMSIG(clues.status), None, ""
     exit_code = _EXIT_CODE.search(clues.words)
@@ -150,7 +150,7 @@ def _memory(clues: Clues) -> tuple[bool | None, tuple[str, ...]]:
     )
     if monitor or killed or (by_signal and 0 <= before < after):
         return True, tuple(evidence)
-    # A process that ended by itself, or whose count stands still, was not killed for memory.
+    # A process that ended by itself, or whose count did not change, was not killed for memory.
     known = not by_signal or (before >= 0 and after >= 0)
     return (False if known else None), tuple(evidence)
 
@@ -256,7 +256,7 @@ def _kernel_lines(pid: int) -> tuple[str, ...]:
 
 
 def exit_status(pidfd: int) -> int | None:
-    """Return the wait status of the process behind a descriptor, None where this kernel does not tell."""
+    """Return the wait status of the process behind a descriptor, None where this kernel has none."""
     # struct pidfd_info, include/uapi/linux/pidfd.h: a mask first, the exit code at byte 60 of the first version.
     size, wants_exit = 64, 1 << 3
     info = bytearray(size)

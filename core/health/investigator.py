@@ -146,7 +146,7 @@ class Investigator:
             return None  # Another group, whose processes these are too, ended them.
         heard = case.heard
         if self._watch.last_of(process.key).raylet_end:
-            return ""  # Its process may go on for a while, with nobody there who would take a call to it.
+            return ""  # Its process may live for a while, but no call reaches it.
         if heard is None or heard.kind is DeathKind.UNREACHABLE:
             try:
                 ref = cluster.ask(process.actor, entries.IS_ALIVE, (), {})

@@ -70,7 +70,7 @@ class LastSeen:
     """What was seen of a process last.
 
     Its memory and the OOM kills of its control group while it lived; its wait status, None where unknown; what it
-    left, if somebody looked on its node; and how the raylet of its node ended, empty while that lives.
+    left, if its node was looked at; and how the raylet of its node ended, empty while that lives.
     """
 
     memory_bytes: int = 0

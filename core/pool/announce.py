@@ -1,4 +1,4 @@
-"""Telling the record of a pool's slots, states and generations."""
+"""Recording a pool's slots, states and generations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core.runtime import Runtime
 
 
 class PoolAnnouncer:
-    """Tells the bus of a pool without holding it; keeps the number of its generation."""
+    """Emits the events of a pool without holding it; keeps the number of its generation."""
 
     def __init__(self, runtime: Runtime, pool: str) -> None:
         """Begin the next generation of that name."""
@@ -19,13 +19,13 @@ class PoolAnnouncer:
         self.generation = runtime.next_generation(pool)
 
     def __call__(self, state: PoolState, reason: str) -> None:
-        """Tell of a new state."""
+        """Record a new state."""
         self._runtime.bus.emit(
             PoolStateChanged(self._runtime.clock.now_ns(), self._pool, state.value, self.generation, reason)
         )
 
     def created(self, spec: PoolSpec, placement: Placement, state: PoolState) -> None:
-        """Tell of a pool that has its slots."""
+        """Record a pool that has its slots."""
         self._runtime.bus.emit(
             PoolCreated(
                 at_ns=self._runtime.clock.now_ns(),
@@ -40,7 +40,7 @@ class PoolAnnouncer:
         )
 
     def changed(self, spec: PoolSpec, placement: Placement, operation_id: str) -> None:
-        """Begin the next generation and tell of the slots that the pool has in it."""
+        """Begin the next generation and record the slots that the pool has in it."""
         self.generation = self._runtime.next_generation(self._pool)
         self._runtime.bus.emit(
             PoolChanged(

@@ -40,7 +40,7 @@ def _always() -> bool:
 class Gate:
     """Lets calls through while the pool is active, makes them wait while it is not, and counts those in flight.
 
-    ``on_move`` is told of every new state, outside the lock.
+    ``on_move`` is called with every new state, outside the lock.
     """
 
     def __init__(self, pool: str, on_move: Callable[[PoolState, str], None]) -> None:
@@ -66,7 +66,7 @@ class Gate:
 
     @property
     def reason(self) -> str:
-        """Return why the pool is closed or failed, empty when nothing was said."""
+        """Return why the pool is closed or failed, empty without a reason."""
         return self._reason
 
     @property

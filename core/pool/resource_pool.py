@@ -44,7 +44,7 @@ class RayResourcePool(ResourcePool):
 
         Args:
             process_on_nodes: Processes per node, such as ``[4]`` or ``[1, 3]``.
-            use_gpu: Whether each process gets a GPU of its own (a logical one where Ray was told of some).
+            use_gpu: Whether each process gets its own GPU (a logical one where Ray was started with some).
             name_prefix: The pool's name, in the record and for commands; "pool" with a number when not given.
             max_colocate_count: How many groups may share the slots, and the CPUs of a bundle.
             detached: Whether the slots outlive the driver.
@@ -187,7 +187,7 @@ class RayResourcePool(ResourcePool):
             return self._placement
 
     def _end_with_holding(self) -> None:
-        """Give the slots back when nobody holds this pool any more, unless they are to outlive the driver."""
+        """Give the slots back when this pool is collected, unless they are to outlive the driver."""
         if self._holding is not None and not self._spec.detached:
             self._finalizer = Finalizer(self, give_back, self.runtime.holdings, self.runtime.cluster, self._holding)
 
@@ -344,7 +344,7 @@ class RayResourcePool(ResourcePool):
     def close(self) -> None:
         """End the groups on the pool and give its slots back; may be called twice.
 
-        A pool that was split or merged lets go of the pools that came of it; those that nobody else keeps are closed.
+        A pool that was split or merged releases the pools that came of it; those without another owner are closed.
         """
         if not self.gate.end(PoolState.CLOSED):
             successors, self._successors = self._successors, ()
