@@ -48,8 +48,8 @@ class PoolView:
     """A pool. ``like`` are the settings that pools must share to be merged.
 
     ``own`` says that its slots are its own to change; ``overlaps`` are other pools with some of them. ``shared`` are
-    native groups that other pools hold slots of too; ``spare`` slots are in no pool. ``in_flight`` are the calls that are
-    not done, in words; groups that are ``starting`` have no workers yet.
+    native groups that other pools hold slots of too; ``spare`` slots are in no pool. ``in_flight`` are the calls that
+    are not done, in words; groups that are ``starting`` have no workers yet.
     """
 
     name: str

@@ -53,8 +53,8 @@ def find_workers(
 ) -> Found:
     """Find workers by name, or take their handles, and ask each who it is.
 
-    A worker's rank in the group is its place in the list; it keeps the rank that it was given when it was built. Handles
-    are held strongly.
+    A worker's rank in the group is its place in the list; it keeps the rank that it was given when it was built.
+    Handles are held strongly.
 
     Raises:
         UsageError: There are none, one is named twice, names and handles differ in number, or one is no worker of

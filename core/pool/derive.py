@@ -53,7 +53,7 @@ class SubRayResourcePool(RayResourcePool):
 
 
 def subset(whole: Placement, slots: Sequence[Slot]) -> Placement:
-    """Return a placement of some of another's slots: ranks, nodes and local ranks are counted from 0, in their order."""
+    """Return a placement of some of another's slots: ranks, nodes and local ranks count from 0, in their order."""
     nodes: list[int] = []
     n_on_node: dict[int, int] = {}
     renumbered = []
