@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import re
+import weakref
 from dataclasses import fields
 from typing import Any
 
@@ -121,3 +123,31 @@ def test_the_traceback_is_the_interpreters_own() -> None:
         text = traceback_text(error)
     assert text.startswith("Traceback (most recent call last)")
     assert text.endswith("WorkerDiedError: gone")
+
+
+@pytest.mark.parametrize("is_another", [True, False])
+def test_an_error_that_is_raised_detached_goes_with_its_last_holder_without_the_collector(is_another: bool) -> None:
+    """A cycle through a frame would keep the arguments and results of a failed call."""
+
+    class Held:
+        """Stands for an argument."""
+
+    def call(held: Held) -> None:
+        try:
+            raise WorkerDiedError("the cluster's own", rank=1)
+        except WorkerDiedError as error:
+            errors.raise_detached(WorkerDiedError("with its rank", rank=2) if is_another else error)
+
+    gc.collect()
+    gc.disable()
+    try:
+        held, ranks = Held(), list[int]()
+        left = weakref.ref(held)
+        try:
+            call(held)
+        except WorkerDiedError as error:
+            ranks.append(error.rank)
+        del held
+        assert (left(), ranks) == (None, [2 if is_another else 1])
+    finally:
+        gc.enable()
