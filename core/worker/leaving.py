@@ -74,6 +74,22 @@ def clean_up(workers: Iterable[object], wait_for: Callable[[Any], Any]) -> None:
             file.flush()
 
 
+def leave_child(error: BaseException | None) -> NoReturn:
+    """End a child that a method forked and that left the method: behind it is the cluster's code, which is not its own.
+
+    It ends as a Python process does: with the exit code of ``sys.exit``, or 1 and a traceback.
+    """
+    code = 0
+    if isinstance(error, SystemExit):
+        code = exit_code(said_in_numbers(error))
+    elif error is not None:
+        code = 1
+        traceback.print_exception(error)
+    with suppress(BaseException):
+        clean_up((), lambda _: None)
+    os._exit(code)
+
+
 async def leave_process(
     error: SystemExit, place: tuple[str, int], method: str, clean_up_here: Callable[[], None]
 ) -> NoReturn:

@@ -22,6 +22,7 @@ from typing import Any
 from core.cluster import adopt_environ, environ
 from core.cluster.base import shares_a_process
 from core.cluster.fetching import assigned_devices
+from core.cluster.forks import forked_from
 from core.cluster.processes import end_with_parent
 from core.data.shares import Receipt
 from core.dispatch import registration_of
@@ -30,7 +31,7 @@ from core.version import PACKAGE_PATH, VERSION
 from core.worker.call_header import Header, plain_header
 from core.worker.entries import answer_of
 from core.worker.facts import RankFacts, device_index, visible_devices
-from core.worker.leaving import clean_up, exit_code, is_exit, leave_process
+from core.worker.leaving import clean_up, exit_code, is_exit, leave_child, leave_process
 from core.worker.method_thread import MethodThread, ThreadState
 from core.worker.ports import hold_port
 from core.worker.process_info import ProcessInfo, enable_diagnostics
@@ -159,8 +160,12 @@ class ActorShell:
             result = work.method(*work.args, **work.kwargs)
             if inspect.isawaitable(result):
                 result = self._podium_wait_for(result)
+            if forked_from():
+                leave_child(None)
             return work.reported(result, started_ns, self._podium_place[0])
         except BaseException as error:
+            if forked_from():
+                leave_child(error)
             raise wrapped(error, self._podium_place, header, started_ns) from None
 
     def _podium_wait_for(self, awaitable: Awaitable[Any]) -> Any:
