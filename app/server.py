@@ -135,15 +135,8 @@ class WebServer:
 
 
 _web_servers: weakref.WeakSet[WebServer] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for server in list(_web_servers):
-        server.close_in_child()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=lambda: list(map(WebServer.close_in_child, list(_web_servers))))
 
 
 class RunServer:

@@ -86,7 +86,9 @@ def leave_child(error: BaseException | None) -> NoReturn:
         code = 1
         traceback.print_exception(error)
     with suppress(BaseException):
-        clean_up((), lambda _: None)
+        atexit._run_exitfuncs()  # noqa: SLF001 - Python has no other way to run them before the end
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
