@@ -28,7 +28,7 @@ from fastapi import FastAPI
 from app.api import Tokens, create_app, hub_of
 from app.api.audit import OperationAudit
 from app.api.connections import server_config
-from app.live import Live
+from app.live_calls import LiveCalls
 from app.metrics import Metrics
 from app.recorder import Recorder, start_run
 from app.settings import ServerSettings
@@ -232,7 +232,7 @@ class RunServer:
             options=self._options,
         )
         self._reader = Reader(recorder.path)
-        metrics, live = Metrics(recorder.state), Live(current)
+        metrics, live = Metrics(recorder.state), LiveCalls(current)
         plane = self._wire(recorder, metrics)
         self._write_tokens()
         app = create_app(

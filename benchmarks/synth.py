@@ -1,6 +1,6 @@
 """A seeded run of any size: ``python -m benchmarks.synth --calls 1000000 --ranks 8 --file BIG.db``.
 
-Events go through the recorder's own ledger and file, so that roll-ups, histograms and totals are those of a real run.
+Events go through the recorder's own reducer and file, so that roll-ups, histograms and totals are those of a real run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.store.event_reducer import EventReducer
 from app.store.facts import AuditFacts, RunFacts
-from app.store.ledger import Ledger
 from app.store.runfile import Counters, RunFile
 from core.events import (
     CallFinished,
@@ -44,7 +44,7 @@ _BATCH = 5_000
 def events(n_calls: int, n_ranks: int, seed: int = 7, gap_ms: float = 0.3) -> Iterator[object]:
     """Yield the events of a run of ``n_calls`` calls on ``n_ranks`` ranks; rank 5 is slow, one call in 2,000 fails."""
     chance = random.Random(seed)
-    yield from _places(n_ranks)
+    yield from _entities(n_ranks)
     now_ns = START_NS + _S
     for call_id in range(1, n_calls + 1):
         step = 1 + (call_id - 1) // 40
@@ -112,7 +112,7 @@ def _change(number: int, at_ns: int) -> Iterator[object]:
     yield WorkerStarted(at_ns, "actor", "train", 1, 1, f"actor-1-{number}", 2000 + number, "10.0.0.0", "a1", "0")
 
 
-def _places(n_ranks: int) -> Iterator[Event]:
+def _entities(n_ranks: int) -> Iterator[Event]:
     per_node = [8] * (n_ranks // 8) + ([n_ranks % 8] if n_ranks % 8 else [])
     slots = tuple(SlotFacts(i, f"10.0.0.{i // 8}", i // 8, i % 8) for i in range(n_ranks))
     yield PoolCreated(START_NS, "train", tuple(per_node), slots, 0, "active", True, 2)
@@ -138,24 +138,26 @@ def make(path: Path, n_calls: int, n_ranks: int, seed: int = 7) -> tuple[int, fl
     """Make the file, and return how many events it took and how many seconds."""
     file = RunFile(path)
     file.create(RunFacts("made-up", "made up", "none", "none", 0, "0", "3", "", START_NS, START_NS))
-    ledger, counters = Ledger(START_NS), Counters()
+    reducer, counters = EventReducer(START_NS), Counters()
     batch: list[object] = []
     began = time.perf_counter()
     with _without_collector():
         for event in events(n_calls, n_ranks, seed):
             batch.append(event)
             if len(batch) >= _BATCH:
-                _write(file, ledger, counters, batch)
+                _write(file, reducer, counters, batch)
                 batch = []
-        _write(file, ledger, counters, batch, closing=True)
+        _write(file, reducer, counters, batch, closing=True)
     took_s = time.perf_counter() - began
     file.end("ended", True, counters.sequence + 1)
     file.close()
     return counters.n_recorded, took_s
 
 
-def _write(file: RunFile, ledger: Ledger, counters: Counters, batch: list[object], closing: bool = False) -> None:
-    rows = ledger.take(batch, closing=closing)
+def _write(
+    file: RunFile, reducer: EventReducer, counters: Counters, batch: list[object], closing: bool = False
+) -> None:
+    rows = reducer.take(batch, closing=closing)
     counters.sequence += 1
     counters.n_recorded += rows.n_events
     file.write(rows, counters)

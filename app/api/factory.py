@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
-from app.api import exporting, health, listening, reading, showing, steering
 from app.api.audit import AuditLog, NoAudit
-from app.api.collaborators import Collaborators
+from app.api.context import AppContext
 from app.api.documents import PROBLEM_SCHEMAS
 from app.api.guard import Guard
-from app.api.idempotency import Remembered
+from app.api.idempotency import IdempotencyKeys
 from app.api.limits import ReadPool, Recent, Seats
 from app.api.problems import install_problem_handlers
+from app.api.routes import control as control_routes
+from app.api.routes import export, health, read, stream
+from app.api.routes import pages as page_routes
 from app.api.rules import Rules, allowed_hosts
 from app.api.static import StaticFiles, find_plotly_js
 from app.api.stream import TickHub
@@ -68,7 +70,7 @@ def create_app(
     limits = settings.limits
     tokens = tokens or Tokens.make(settings.control)
     reads = ReadPool(limits.n_readers, limits.n_readers_waiting)
-    has = Collaborators(
+    context = AppContext(
         source=source,
         control=control,
         settings=settings,
@@ -78,7 +80,7 @@ def create_app(
         loads=ReadPool(1, limits.n_strangers + limits.n_connections),
         hub=TickHub(source, control, reads, limits.tick_s),
         files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
-        remembered=Remembered(),
+        idempotency_keys=IdempotencyKeys(),
         seats=Seats(limits.n_streams),
         readiness=Recent(1.0),
         is_over=is_over,
@@ -98,11 +100,11 @@ def create_app(
         servers=[{"url": settings.root_path}] if settings.root_path else None,
         **_telemetry_off(),
     )
-    app.state.collaborators = has
-    for room in (health, reading, steering, listening, exporting, showing):
+    app.state.context = context
+    for module in (health, read, control_routes, stream, export, page_routes):
         # Not include_router: newer FastAPI nests the routes then, and a walk over app.routes would see none of them.
-        app.router.routes.extend(room.router.routes)
-    html_problem = showing.html_problem(has.files, settings.root_path)
+        app.router.routes.extend(module.router.routes)
+    html_problem = page_routes.html_problem(context.files, settings.root_path)
     install_problem_handlers(app, html_problem)
     app.add_middleware(
         Guard,
@@ -132,8 +134,8 @@ def _rules(settings: ServerSettings, tokens: Tokens) -> Rules:
 
 def hub_of(app: FastAPI) -> TickHub:
     """Return the app's live channel, so that who runs the app can end it."""
-    collaborators: Collaborators = app.state.collaborators
-    return collaborators.hub
+    context: AppContext = app.state.context
+    return context.hub
 
 
 def _telemetry_off() -> dict[str, Any]:

@@ -23,7 +23,7 @@ class _Known:
     operation_id: str = ""
 
 
-class Remembered:
+class IdempotencyKeys:
     """Which key led to which operation, for 24 h and the newest thousand keys."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -32,21 +32,21 @@ class Remembered:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
-    def once(self, key: str, fingerprint: str, deed: Callable[[], str]) -> str:
-        """Return the id of the operation that ``deed`` made, now or before; with an empty ``key`` it is always done.
+    def run_once(self, key: str, fingerprint: str, submit: Callable[[], str]) -> str:
+        """Return the id of the operation that ``submit`` made, now or before; an empty ``key`` always submits.
 
-        ``fingerprint`` is the request in one string. A deed that raises is forgotten, so that it can be tried again.
+        ``fingerprint`` is the request in one string. A submission that raises is forgotten and can be retried.
 
         Raises:
-            ProblemError: The key came before with another request, or its request is being worked on just now.
+            ProblemError: The key was used with another request, or its first request is still in progress.
         """
         if not key:
-            return deed()
+            return submit()
         known = self._begin(key, fingerprint)
         if known.operation_id:
             return known.operation_id
         try:
-            known.operation_id = deed()
+            known.operation_id = submit()
         except BaseException:
             with self._lock:
                 self._known.pop(key, None)

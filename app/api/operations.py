@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TypeAlias
 
-from app.api.collaborators import Collaborators
+from app.api.context import AppContext
 from app.api.problems import ProblemError, not_found
 from core.control import commands
 from core.errors import UnknownNameError
@@ -14,19 +14,19 @@ from web import source
 Known: TypeAlias = commands.Operation | source.Operation
 
 
-def find_operation(has: Collaborators, operation_id: str) -> Known:
+def find_operation(context: AppContext, operation_id: str) -> Known:
     """Return an operation from the live plane, else from the record.
 
     Raises:
         ProblemError: Neither knows it.
     """
-    if has.control is not None:
+    if context.control is not None:
         try:
-            return has.control.operation(operation_id)
+            return context.control.operation(operation_id)
         except UnknownNameError:
             pass
     cursor: str | None = None
-    while found := has.source.operations(1000, cursor):
+    while found := context.source.operations(1000, cursor):
         for one in found:
             if one.id == operation_id:
                 return one
@@ -34,35 +34,35 @@ def find_operation(has: Collaborators, operation_id: str) -> Known:
     raise ProblemError(not_found(f"no operation {operation_id!r} in this run"))
 
 
-def list_operations(has: Collaborators, limit: int, cursor: str | None) -> tuple[Known, ...]:
+def list_operations(context: AppContext, limit: int, cursor: str | None) -> tuple[Known, ...]:
     """Return at most ``limit`` operations newest first, those made before operation ``cursor``.
 
     The record is a moment behind, so what only the plane knows is newer than all that the record has.
     """
-    recorded = has.source.operations(limit, None)
-    ahead = _not_recorded(has, recorded)
+    recorded = context.source.operations(limit, None)
+    ahead = _not_recorded(context, recorded)
     ids = [one.id for one in ahead]
     if cursor is not None and cursor not in ids:
-        return tuple(_fresh(has, one) for one in has.source.operations(limit, cursor))
+        return tuple(_fresh(context, one) for one in context.source.operations(limit, cursor))
     begin = 0 if cursor is None else ids.index(cursor) + 1
     found: dict[str, Known] = {one.id: one for one in ahead[begin:]}
     for one in recorded:
-        found.setdefault(one.id, _fresh(has, one))
+        found.setdefault(one.id, _fresh(context, one))
     return tuple(found.values())[:limit]
 
 
-def _not_recorded(has: Collaborators, recorded: tuple[source.Operation, ...]) -> tuple[commands.Operation, ...]:
-    if has.control is None:
+def _not_recorded(context: AppContext, recorded: tuple[source.Operation, ...]) -> tuple[commands.Operation, ...]:
+    if context.control is None:
         return ()
     known = {one.id for one in recorded}
-    return tuple(takewhile(lambda one: one.id not in known, reversed(has.control.operations())))
+    return tuple(takewhile(lambda one: one.id not in known, reversed(context.control.operations())))
 
 
-def _fresh(has: Collaborators, known: source.Operation) -> Known:
+def _fresh(context: AppContext, known: source.Operation) -> Known:
     """Return what the live plane says of an operation, as the record is a moment behind."""
-    if has.control is None:
+    if context.control is None:
         return known
     try:
-        return has.control.operation(known.id)
+        return context.control.operation(known.id)
     except UnknownNameError:
         return known

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.api.answers import as_json
+from app.api.responses import as_json
 from app.errors import ReaderError, RunFileError
 from core.errors import (
     CallTimeoutError,

@@ -349,7 +349,7 @@ class Roll(Record, table=True):
 class Latency(Record, table=True):
     """How many calls of a method that began in a bucket of time took how long.
 
-    Buckets as in `Roll`; ``slot`` is a quarter of an octave of nanoseconds, see `app.store.slots`.
+    Buckets as in `Roll`; ``slot`` is a quarter of an octave of nanoseconds, see `app.store.histogram_bins`.
     """
 
     __tablename__ = "latency"

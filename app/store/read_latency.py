@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from app.store.buckets import BUCKET_NS, N_LEVELS, level_for, together
 from app.store.columns import read_columns
+from app.store.histogram_bins import N_BINS, bin_from_ns, percentile_ns
 from app.store.read_calls import ms
-from app.store.slots import N_SLOTS, percentile_ns, slot_from_ns
 from web.latency import LatencyMap, MethodLatency, RankMap
 
 # Enough for the edges of a window to be sharp, few enough to add up at once.
@@ -49,7 +49,7 @@ def _counts(connection: sqlite3.Connection, method_id: int, from_ns: int, to_ns:
         connection.execute(
             "SELECT slot, sum(n) FROM latency WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? "
             "AND slot BETWEEN 0 AND ? GROUP BY slot",
-            (level, method_id, first, last, N_SLOTS - 1),
+            (level, method_id, first, last, N_BINS - 1),
         ).fetchall()
     )
 
@@ -67,11 +67,11 @@ def latency_map(
     level = level_for(to_ns - from_ns, 1, px)
     width_ns = BUCKET_NS[level]
     first, last = from_ns // width_ns, max(from_ns, to_ns - 1) // width_ns
-    every = together(last - first + 1, N_SLOTS)
+    every = together(last - first + 1, N_BINS)
     cells = connection.execute(
         "SELECT (bucket - ?) / ? AS place, slot, sum(n) FROM latency "
         "WHERE level = ? AND method_id = ? AND bucket BETWEEN ? AND ? AND slot BETWEEN 0 AND ? GROUP BY place, slot",
-        (first, every, level, row[0], first, last, N_SLOTS - 1),
+        (first, every, level, row[0], first, last, N_BINS - 1),
     ).fetchall()
     return _as_map(cells, ms(first * width_ns), -(-(last - first + 1) // every), width_ns * every)
 
@@ -141,7 +141,7 @@ def _as_map(cells: list[tuple[int, int, int]], from_ms: float, n_buckets: int, w
         from_ms=from_ms,
         bucket_ms=ms(width_ns),
         n_buckets=n_buckets,
-        edges_ms=[slot_from_ns(slot) / 1e6 for slot in range(low, high + 2)],
+        edges_ms=[bin_from_ns(slot) / 1e6 for slot in range(low, high + 2)],
         counts=counts.tolist(),
         p50_ms=over_time(0.5),
         p95_ms=over_time(0.95),

@@ -16,10 +16,10 @@ from app.errors import NotARunFileError
 from app.store import (
     read_calls,
     read_deaths,
+    read_entities,
     read_groups,
     read_latency,
     read_list,
-    read_places,
     read_steps,
     read_timeline,
 )
@@ -144,8 +144,8 @@ class Reader:
                 steps=read_timeline.steps(connection, None, None, read_timeline.MAX_STEPS_LISTED),
                 methods=_methods(connection),
                 ranks=_ranks(connection),
-                pools=read_places.pools(connection),
-                workers=read_places.workers(connection),
+                pools=read_entities.pools(connection),
+                workers=read_entities.workers(connection),
                 happenings=_happenings(connection, 10, None),
                 calls_per_s=_calls_per_s(connection, now),
             )
@@ -185,19 +185,19 @@ class Reader:
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools as they stand."""
         with self._pool.lend() as connection:
-            return read_places.pools(connection)
+            return read_entities.pools(connection)
 
     @_answer
     def pool_generations(self) -> tuple[PoolGeneration, ...]:
         """Return what every pool looked like in each of its generations."""
         with self._pool.lend() as connection:
-            return read_places.pool_generations(connection)
+            return read_entities.pool_generations(connection)
 
     @_answer
     def workers(self) -> tuple[Worker, ...]:
         """Return every worker the run had."""
         with self._pool.lend() as connection:
-            return read_places.workers(connection)
+            return read_entities.workers(connection)
 
     @_answer
     def groups(self) -> tuple[Group, ...]:
@@ -251,13 +251,13 @@ class Reader:
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
         """Return control operations newest first, those made before operation ``cursor``."""
         with self._pool.lend() as connection:
-            return read_places.operations(connection, limit, cursor)
+            return read_entities.operations(connection, limit, cursor)
 
     @_answer
     def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
         """Return attempts to change something newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
-            return read_places.audit_entries(connection, limit, cursor)
+            return read_entities.audit_entries(connection, limit, cursor)
 
     @_answer
     def gaps(self) -> tuple[Gap, ...]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from app.errors import ReaderBusyError, RunFileError
 from app.store.models import SCHEMA_REVISION
-from app.store.older import show_as_of_today
 from app.store.opened import RunConnection, open_to_read
+from app.store.schema_compat import add_compat_views
 
 
 class ReadPool:
@@ -91,7 +91,7 @@ class ReadPool:
         connection = open_to_read(self._path)
         try:
             if connection.revision != SCHEMA_REVISION:
-                show_as_of_today(connection)
+                add_compat_views(connection)
             connection.execute("PRAGMA query_only = 1")
         except BaseException:
             connection.close()

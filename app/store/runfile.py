@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import RunFileError, RunsFolderError
+from app.store.event_reducer import Batch
 from app.store.facts import RunFacts
-from app.store.ledger import Batch
 from app.store.lock import FileLock
 from app.store.models import ClockAnchor, Run
 from app.store.private import open_private

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from app.store.buckets import BUCKET_NS, Cells, Counts, add_busy, add_run
 from app.store.codes import OK, SAID_END, SAID_START, status_code
-from app.store.slots import slot_of
+from app.store.histogram_bins import bin_of
 from core.events import CallAwaited, CallFinished, CallStarted, RankFinished
 
 # Spans come from another thread than the end of their call: a call's ranks are compared once all are there, or this
@@ -186,7 +186,7 @@ class Totals:
             if len(self._unawaited) > _N_UNAWAITED:
                 self._unawaited.popitem(last=False)
         asked_ns = call.started.at_ns - self._started_ns
-        key = (0, call.method.id, asked_ns // BUCKET_NS[0], slot_of(event.at_ns - call.started.at_ns))
+        key = (0, call.method.id, asked_ns // BUCKET_NS[0], bin_of(event.at_ns - call.started.at_ns))
         self.counts[key] = self.counts.get(key, 0) + 1
         began_ns = asked_ns + call.started.gate_ns
         taken_ns = event.dispatch_ns + event.execute_ns

@@ -15,13 +15,13 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from app.store.disk_space import DiskSpace
+from app.store.event_reducer import Batch, EventReducer
 from app.store.facts import RunFacts
-from app.store.ledger import Batch, Ledger
+from app.store.maintenance import Maintenance, Standing
 from app.store.mounts import filesystem_of, is_network
 from app.store.options import WriterOptions
-from app.store.room import Room
 from app.store.runfile import Counters, RunFile
-from app.store.upkeep import Standing, Upkeep
 from core.events import (
     CallAwaited,
     CallFinished,
@@ -75,7 +75,7 @@ class Writer:
         self.options = options or WriterOptions()
         self._facts = facts
         self._file = RunFile(path)
-        self._ledger = Ledger(facts.started_ns, self.options.tracebacks)
+        self._reducer = EventReducer(facts.started_ns, self.options.tracebacks)
         self._queue: deque[object] = deque()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="podium-writer", daemon=True)
@@ -89,8 +89,8 @@ class Writer:
         self._short = ""
         self._popped_at = self._noted_at = 0.0
         self._noted = self._urgent = False
-        self._room = Room(path.parent, self.options.min_free_bytes, self.options.ballast_bytes)
-        self._upkeep = Upkeep(self._file, self.options, self._warn)
+        self._disk_space = DiskSpace(path.parent, self.options.min_free_bytes, self.options.ballast_bytes)
+        self._maintenance = Maintenance(self._file, self.options, self._warn)
         self._max_bytes = self._limited_to = self.options.retention.max_bytes
         self._last_ns = 0
         self._started_mono_ns = time.monotonic_ns()
@@ -187,7 +187,7 @@ class Writer:
         self._n_dropped += n
 
     def _run(self) -> None:
-        self._room.hold()
+        self._disk_space.hold()
         while True:
             self._wake.wait(self.options.interval_s)
             self._wake.clear()
@@ -224,7 +224,7 @@ class Writer:
             self._note_dropped(now_ns)
         self._noted = False
         try:
-            batch = self._ledger.take(events, now_ns, closing)
+            batch = self._reducer.take(events, now_ns, closing)
         except Exception:
             with self._drop_lock:
                 self._drop(len(events), "the recorder stumbled over them")
@@ -262,7 +262,7 @@ class Writer:
             return
         self._counters = after
         self._pending, self._error, self._retry_pause_s = None, "", 0.0
-        self._upkeep.wrote()
+        self._maintenance.wrote()
         for mark in marks:
             mark.reached.set()
 
@@ -284,7 +284,7 @@ class Writer:
             _log.error("recording to %s waits: %s; training goes on", self.path, error)
         self._error, self._retry_pause_s = str(error), pause_s
         self._retry_at = time.monotonic() + pause_s
-        if self._room.free_bytes() < self.options.ballast_bytes and self._room.let_go():
+        if self._disk_space.free_bytes() < self.options.ballast_bytes and self._disk_space.release_ballast():
             _log.error(
                 "the disk of %s is full; %d bytes that were held back are free now",
                 self.path,
@@ -298,13 +298,13 @@ class Writer:
 
     def _has_room(self, urgent: bool) -> bool:
         """Say whether to write: with little room left only what somebody waits for is, and that it is so."""
-        short, before = self._room.shortage(), self._short
+        short, before = self._disk_space.shortage(), self._short
         self._short = short
         if short and not before:
             self._warn(f"recording stops: {short}; training goes on")
             return True
         if before and not short:
-            self._room.hold()
+            self._disk_space.hold()
         return urgent or not short
 
     def _note_dropped(self, now_ns: int) -> None:
@@ -313,7 +313,7 @@ class Writer:
             self._n_dropped_noted = self._n_dropped
             from_ns = now_ns - int((self._noted_at - self._gap_from_s) * _NS)
             reason = self._gap_reason
-        self._ledger.note_dropped(n, from_ns, now_ns, reason)
+        self._reducer.note_dropped(n, from_ns, now_ns, reason)
 
     def _must_note_drops(self) -> bool:
         return self._n_dropped > self._n_dropped_noted and time.monotonic() - self._noted_at >= 1.0
@@ -334,7 +334,7 @@ class Writer:
             self._max_bytes,
         )
         try:
-            if self._upkeep.tend(standing):
+            if self._maintenance.tend(standing):
                 self._retry_at = 0.0
                 self._wake.set()
         except sqlite3.Error as error:
@@ -344,7 +344,7 @@ class Writer:
     def _warn(self, text: str) -> None:
         """Put a warning among the events; it is written with the next batch."""
         _log.warning("%s: %s", self.path, text)
-        self._ledger.note("warning", "recorder", text, self._now_ns())
+        self._reducer.note("warning", "recorder", text, self._now_ns())
         self._noted = True
 
     def _now_ns(self) -> int:
@@ -359,4 +359,4 @@ class Writer:
             _log.error("the end of the run could not be written to %s: %s", self.path, error)
         finally:
             self._file.close()
-            self._room.let_go()
+            self._disk_space.release_ballast()

@@ -59,7 +59,7 @@ MODULES = sorted(
     [
         *(ROOT / "web").glob("*.py"),
         *(ROOT / "app/cli").glob("*.py"),
-        *(ROOT / "app/api").glob("*.py"),
+        *(ROOT / "app/api").rglob("*.py"),
         *(path for room in CORE_ROOMS for path in (ROOT / "core" / room).glob("*.py")),
         ROOT / "app/server.py",
         ROOT / "app/settings.py",

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from app import http as wire
 from app.api import Tokens, create_app
 from app.cli import main
 from app.client import (
@@ -32,7 +31,8 @@ from app.client import (
     StillRunningError,
     UnreachableError,
 )
-from app.http import Answer
+from app.client import transport as wire
+from app.client.transport import Answer
 from app.server import FileServer, ServerStartError, WebServer
 from app.settings import Limits, ServerSettings
 from core.control.commands import OperationState
@@ -176,7 +176,7 @@ def test_a_change_whose_answer_was_lost_is_sent_again_and_done_once(
             raise wire.NoAnswerError("reset", sent=True)
         return answer
 
-    monkeypatch.setattr("app.client.send", lossy)
+    monkeypatch.setattr("app.client.client.send", lossy)
     assert client.resize("pool", [4]).succeeded
     assert (lost, len(plane.by_id)) == ([0], 1)
     lost[0] = 9
@@ -218,7 +218,7 @@ def test_a_redirect_is_not_followed_and_proxies_are_not_asked(monkeypatch: pytes
 def test_a_server_that_is_too_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = {"type": "urn:podium:problem:busy", "title": "Too many questions", "detail": "ask again"}
     answers = [Answer(429, json.dumps(problem).encode(), "id", 0.01), Answer(200, b'{"items": []}', "id")]
-    monkeypatch.setattr("app.client.send", lambda *_: answers.pop(0))
+    monkeypatch.setattr("app.client.client.send", lambda *_: answers.pop(0))
     assert Client("http://x").pools() == ()
     answers += [Answer(503, json.dumps(problem).encode(), "id", 0.01)] * 3
     with pytest.raises(BusyError) as busy:

@@ -52,7 +52,7 @@ def besieged(request: pytest.FixtureRequest, short_dir: Path) -> Iterator[tuple[
     server, tokens = WebServer(ServerSettings(limits=limits, uds=uds)), Tokens.make(False)
     app = create_app(MemorySource(), None, server.bind(), tokens=tokens)
     server.start(app)
-    yield server, tokens, f"/static/{app.state.collaborators.files.plotly_name}"
+    yield server, tokens, f"/static/{app.state.context.files.plotly_name}"
     server.stop()
 
 

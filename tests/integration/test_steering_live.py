@@ -26,7 +26,7 @@ from app.client import (
     RefusedError,
     StaleGenerationError,
 )
-from app.http import send
+from app.client.transport import send
 from app.server import RunServer
 from app.store.reader import Reader
 from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, get

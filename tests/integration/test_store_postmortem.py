@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from app.store.event_reducer import EventReducer
 from app.store.facts import AuditFacts
-from app.store.ledger import Ledger
 from app.store.reader import Reader
 from app.store.runfile import Counters, RunFile
 from app.store.runs import crash_path
@@ -71,9 +71,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     path = tmp_path_factory.mktemp("died") / "run.db"
     file = RunFile(path)
     file.create(facts())
-    ledger = Ledger(START_NS)
-    ledger.note_dropped(5, at(50), at(70), "disk is full")
-    batch = ledger.take(story(), now_ns=at(90_000))
+    reducer = EventReducer(START_NS)
+    reducer.note_dropped(5, at(50), at(70), "disk is full")
+    batch = reducer.take(story(), now_ns=at(90_000))
     assert batch.n_refused == 0
     file.write(batch, Counters(1, batch.n_events))
     file.close()

@@ -16,7 +16,7 @@ import orjson
 import pytest
 from fastapi.routing import APIRoute
 
-from app.api.collaborators import require_control
+from app.api.context import require_control
 from app.errors import ReaderBusyError
 from app.settings import Limits
 from core.control.commands import OperationState
@@ -222,7 +222,7 @@ def test_no_page_or_answer_holds_a_token() -> None:
 
 def test_plotly_is_served_compressed_and_for_ever() -> None:
     house = House()
-    name = house.app.state.collaborators.files.plotly_name
+    name = house.app.state.context.files.plotly_name
     assert re.fullmatch(r"plotly-\d[\w.]*-[0-9a-f]{12}\.min\.js", name)
     response = get(f"/static/{name}", house, token="", headers={"Accept-Encoding": "gzip"})
     assert response.status_code == 200
@@ -234,7 +234,7 @@ def test_plotly_is_served_compressed_and_for_ever() -> None:
 
 def test_a_file_of_ours_is_asked_for_again_unless_its_url_has_its_version() -> None:
     house = House()
-    version = house.app.state.collaborators.files.version
+    version = house.app.state.context.files.version
     first = get("/static/js/shell.js", house, token="")
     assert first.headers["cache-control"] == "public, no-cache"
     again = get("/static/js/shell.js", house, token="", headers={"If-None-Match": first.headers["etag"]})
@@ -479,8 +479,8 @@ def test_a_read_token_does_not_control() -> None:
 
 def test_a_run_that_is_over_cannot_be_steered() -> None:
     house = House()
-    has = house.app.state.collaborators
-    house.app.state.collaborators = replace(has, is_over=lambda: True)
+    has = house.app.state.context
+    house.app.state.context = replace(has, is_over=lambda: True)
     check_problem(post(house, PAUSE), 409, "run-over")
     assert get("/api/v1/session", house).json()["may_control"] is False
 
@@ -586,7 +586,7 @@ def test_a_stranger_over_the_rate_is_answered_late_and_nobody_else() -> None:
 def test_files_without_a_token_take_no_place_of_a_question() -> None:
     async def send() -> None:
         house = House()
-        name = house.app.state.collaborators.files.plotly_name
+        name = house.app.state.context.files.plotly_name
         async with house.visitor("") as stranger, house.visitor() as reader:
             asked = [asyncio.create_task(stranger.get(f"/static/{name}")) for _ in range(60)]
             await asyncio.sleep(0)

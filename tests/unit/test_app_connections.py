@@ -159,7 +159,7 @@ def test_what_trickles_in_does_not_move_the_deadline() -> None:
 def test_a_reader_that_stands_still_is_aborted_and_keeps_little_in_memory() -> None:
     async def scene(server: Server) -> None:
         transport = server.connect(reads=False)
-        transport.protocol.data_received(ask(f"/static/{house.app.state.collaborators.files.plotly_name}"))
+        transport.protocol.data_received(ask(f"/static/{house.app.state.context.files.plotly_name}"))
         await until(lambda: transport.state == "aborted")
         assert 64 * 1024 < transport.most_unread < 200 * 1024
 
@@ -368,7 +368,7 @@ def test_nonsense_while_an_answer_is_being_sent_ends_the_connection(caplog: pyte
             await until(lambda: transport.state == "aborted")
 
     house = House()
-    large = f"/static/{house.app.state.collaborators.files.plotly_name}"
+    large = f"/static/{house.app.state.context.files.plotly_name}"
     over(scene, house)
 
 

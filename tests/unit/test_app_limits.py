@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.api.idempotency import Remembered
+from app.api.idempotency import IdempotencyKeys
 from app.api.limits import RateLimiter, ReadPool, Seats
 from app.api.problems import ProblemError
 
@@ -56,42 +56,42 @@ def test_the_read_pool_turns_away_those_who_would_wait_too_long() -> None:
 
 
 def test_one_key_does_one_deed() -> None:
-    remembered, done = Remembered(), []
+    idempotency_keys, done = IdempotencyKeys(), []
 
-    def deed() -> str:
+    def submit() -> str:
         done.append(1)
         return f"op-{len(done)}"
 
-    assert [remembered.once("k", "same", deed) for _ in range(3)] == ["op-1"] * 3
-    assert remembered.once("", "same", deed) == "op-2"
-    assert remembered.once("", "same", deed) == "op-3"
+    assert [idempotency_keys.run_once("k", "same", submit) for _ in range(3)] == ["op-1"] * 3
+    assert idempotency_keys.run_once("", "same", submit) == "op-2"
+    assert idempotency_keys.run_once("", "same", submit) == "op-3"
 
 
 def test_one_key_for_two_requests_is_refused() -> None:
-    remembered = Remembered()
-    remembered.once("k", "pause a", lambda: "op-1")
+    idempotency_keys = IdempotencyKeys()
+    idempotency_keys.run_once("k", "pause a", lambda: "op-1")
     with pytest.raises(ProblemError) as refused:
-        remembered.once("k", "pause b", lambda: "op-2")
+        idempotency_keys.run_once("k", "pause b", lambda: "op-2")
     assert refused.value.problem.status == 422
 
 
 def test_a_deed_that_failed_can_be_tried_again_under_its_key() -> None:
-    remembered = Remembered()
+    idempotency_keys = IdempotencyKeys()
 
     def fails() -> str:
         raise LookupError
 
     with pytest.raises(LookupError):
-        remembered.once("k", "x", fails)
-    assert remembered.once("k", "x", lambda: "op-1") == "op-1"
+        idempotency_keys.run_once("k", "x", fails)
+    assert idempotency_keys.run_once("k", "x", lambda: "op-1") == "op-1"
 
 
 def test_keys_are_forgotten_after_a_day_and_beyond_a_thousand() -> None:
     clock = Clock()
-    remembered = Remembered(clock)
-    remembered.once("old", "x", lambda: "op-1")
+    idempotency_keys = IdempotencyKeys(clock)
+    idempotency_keys.run_once("old", "x", lambda: "op-1")
     clock.now_s += 25 * 3600
-    assert remembered.once("old", "x", lambda: "op-2") == "op-2"
+    assert idempotency_keys.run_once("old", "x", lambda: "op-2") == "op-2"
     for number in range(1000):
-        remembered.once(str(number), "x", lambda: "op-3")
-    assert remembered.once("old", "x", lambda: "op-4") == "op-4"
+        idempotency_keys.run_once(str(number), "x", lambda: "op-3")
+    assert idempotency_keys.run_once("old", "x", lambda: "op-4") == "op-4"

@@ -165,7 +165,7 @@ def test_metrics_need_the_read_token_unless_they_are_open() -> None:
     for is_open in (False, True):
         house = House(metrics_open=is_open)
         metrics = Metrics(recorder)
-        house.app.state.collaborators = replace(house.app.state.collaborators, metrics=metrics.text)
+        house.app.state.context = replace(house.app.state.context, metrics=metrics.text)
         scraped = get("/metrics", house, token=house.tokens.read)
         assert (scraped.status_code, scraped.headers["content-type"]) == (200, CONTENT_TYPE)
         assert "podium_recorder_lag_seconds 0.25" in scraped.text

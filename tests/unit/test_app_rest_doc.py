@@ -59,7 +59,7 @@ def test_every_example_does_what_it_says() -> None:
 
 def test_every_kind_of_problem_is_in_the_table() -> None:
     root = Path(__file__).parents[2] / "app/api"
-    source = "".join(path.read_text(encoding="utf-8") for path in root.glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in root.rglob("*.py"))
     slugs = set(re.findall(r"Problem\(\s*\d{3},\s*\"([a-z-]+)\"", source))
     slugs |= set(re.findall(r"Error, \d{3}, \"([a-z-]+)\"", source))
     slugs |= set(re.findall(r"\d{3}: \(\"([a-z-]+)\"", source))

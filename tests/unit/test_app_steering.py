@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.idempotency import Remembered
+from app.api.idempotency import IdempotencyKeys
 from app.api.problems import ProblemError
 from core.control.commands import Command, Operation, OperationState, PoolSnapshot
 from core.errors import CallTimeoutError
@@ -192,15 +192,15 @@ def test_the_same_key_while_its_request_is_worked_on_is_a_conflict() -> None:
 
 def test_keys_are_forgotten_after_a_day() -> None:
     now = [0.0]
-    remembered = Remembered(lambda: now[0])
+    idempotency_keys = IdempotencyKeys(lambda: now[0])
     made = iter(["op-1", "op-2"])
-    assert remembered.once("k", "a", lambda: next(made)) == "op-1"
+    assert idempotency_keys.run_once("k", "a", lambda: next(made)) == "op-1"
     now[0] = 23 * 3600.0
-    assert remembered.once("k", "a", lambda: next(made)) == "op-1"
+    assert idempotency_keys.run_once("k", "a", lambda: next(made)) == "op-1"
     with pytest.raises(ProblemError):
-        remembered.once("k", "b", lambda: next(made))
+        idempotency_keys.run_once("k", "b", lambda: next(made))
     now[0] = 25 * 3600.0
-    assert remembered.once("k", "b", lambda: next(made)) == "op-2"
+    assert idempotency_keys.run_once("k", "b", lambda: next(made)) == "op-2"
 
 
 # Bad input
@@ -320,7 +320,7 @@ def test_the_deadline_is_the_commands() -> None:
 
 def test_a_driver_that_is_ending_asks_to_come_back() -> None:
     house = House()
-    house.app.state.collaborators = replace(house.app.state.collaborators, is_ending=lambda: True)
+    house.app.state.context = replace(house.app.state.context, is_ending=lambda: True)
     for path, body, _ in CHANGES:
         response = post(house, path, body, **{"If-Match": "*"})
         check_problem(response, 503, "ending")

@@ -207,4 +207,4 @@ def test_a_stream_gives_its_seat_back() -> None:
             return [(await client.get("/api/v1/stream")).status_code for _ in range(4)]
 
     assert asyncio.run(read()) == [200] * 4
-    assert house.app.state.collaborators.seats.n_taken == 0
+    assert house.app.state.context.seats.n_taken == 0

@@ -285,7 +285,7 @@ class LiveChanges(RuleBasedStateMachine):
 
     @invariant()
     def no_slot_is_lost_or_in_two_pools(self) -> None:
-        """Compare the pools' slots with the ledger, and the ledger with the cluster."""
+        """Compare the pools' slots with the holdings, and the holdings with the cluster."""
         runtime = self.controller.runtime
         pools = [self.controller.pool(name) for name in self.live_pools()]
         keys = [key for pool in pools for key in slot_keys(pool.placement_now)]

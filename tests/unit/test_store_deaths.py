@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.store.deaths import pack_others, unpack_others
-from app.store.ledger import Batch, Ledger
+from app.store.event_reducer import Batch, EventReducer
 from core.events import (
     CallStalled,
     DeathReport,
@@ -50,7 +50,7 @@ def rows(batch: Batch, table: str) -> list[dict[str, Any]]:
 
 
 def test_a_death_is_a_row_with_all_of_its_report_and_asks_for_a_commit_that_survives_a_power_cut() -> None:
-    batch = Ledger(START_NS).take([*people(), DIED])
+    batch = EventReducer(START_NS).take([*people(), DIED])
     (row,) = rows(batch, "death")
     assert batch.durable
     assert (row["at_ns"], row["rank"], row["pid"], row["node"]) == (50 * MS, 1, 1001, "10.0.0.1")
@@ -63,25 +63,25 @@ def test_a_death_is_a_row_with_all_of_its_report_and_asks_for_a_commit_that_surv
 
 
 def test_a_death_without_a_report_keeps_what_is_known_of_the_worker() -> None:
-    (row,) = rows(Ledger(START_NS).take([*people(), WorkerEnded(at(50), "actor", 0, True, "gone")]), "death")
+    (row,) = rows(EventReducer(START_NS).take([*people(), WorkerEnded(at(50), "actor", 0, True, "gone")]), "death")
     assert (row["worker"], row["actor_id"], row["pid"], row["cause"]) == ("actor-0", "a0", 1000, "gone")
 
 
 def test_a_death_told_twice_is_one_row_and_the_telling_with_a_report_counts() -> None:
     bare = replace(DIED, report=None)
     for events in ([bare, DIED], [DIED, bare]):
-        batch = Ledger(START_NS).take([*people(), *events])
+        batch = EventReducer(START_NS).take([*people(), *events])
         (row,) = rows(batch, "death")
         assert row["signal"] == 9
 
 
 def test_a_death_of_a_worker_nobody_announced_is_kept() -> None:
-    (row,) = rows(Ledger(START_NS).take([DIED]), "death")
+    (row,) = rows(EventReducer(START_NS).take([DIED]), "death")
     assert (row["worker_id"], row["pid"]) == (None, 1001)
 
 
 def test_a_worker_that_was_closed_on_purpose_is_no_death() -> None:
-    batch = Ledger(START_NS).take([*people(), WorkerEnded(at(50), "actor", 1, False)])
+    batch = EventReducer(START_NS).take([*people(), WorkerEnded(at(50), "actor", 1, False)])
     assert not rows(batch, "death")
     assert not batch.durable
 
@@ -98,9 +98,9 @@ def test_a_line_that_cannot_be_read_is_counted_and_the_others_are_kept() -> None
 
 
 def test_a_stall_is_a_line_and_the_last_telling_of_it_is_kept() -> None:
-    ledger = Ledger(START_NS)
+    reducer = EventReducer(START_NS)
     first = CallStalled(at(60_000), 7, "actor", "update", (1, 3), 60.0)
-    batch = ledger.take(
+    batch = reducer.take(
         [*people(4), started(7, 0), first, replace(first, at_ns=at(120_000), ranks=(3,), seconds=120.0)]
     )
     assert rows(batch, "stall")[-1] == {"call_id": 7, "at_ns": 120 * S, "seconds": 120.0, "ranks": "3"}
@@ -110,10 +110,10 @@ def test_a_stall_is_a_line_and_the_last_telling_of_it_is_kept() -> None:
 
 
 def test_a_changed_pool_has_a_generation_more_and_a_rebuilt_group_says_where_it_is() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take(people(4))
+    reducer = EventReducer(START_NS)
+    reducer.take(people(4))
     slots = (SlotFacts(0, "10.0.0.1", 0, 0), SlotFacts(1, "10.0.0.2", 1, 0))
-    batch = ledger.take(
+    batch = reducer.take(
         [
             PoolStateChanged(at(90), "train", "changing", 0),
             PoolChanged(at(100), "train", (1, 1), slots, 1, "op7"),
@@ -131,28 +131,28 @@ def test_a_changed_pool_has_a_generation_more_and_a_rebuilt_group_says_where_it_
 
 
 def test_a_call_after_a_rebuild_is_settled_by_the_ranks_that_there_are_now() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take([*people(4), GroupRebuilt(at(5), "actor", "train", 2, 1, "resize")])
-    lanes = {row["rank"]: row["n_slowest"] for row in rows(ledger.take(one_call(1, 10)), "lane")}
+    reducer = EventReducer(START_NS)
+    reducer.take([*people(4), GroupRebuilt(at(5), "actor", "train", 2, 1, "resize")])
+    lanes = {row["rank"]: row["n_slowest"] for row in rows(reducer.take(one_call(1, 10)), "lane")}
     assert lanes == {0: 0, 1: 1}
 
 
 def test_a_workers_clock_is_kept_with_the_worker() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take(people())
-    (row,) = rows(ledger.take([WorkerClock(at(5), "actor", 1, 5 * S, 40_000)]), "worker")
+    reducer = EventReducer(START_NS)
+    reducer.take(people())
+    (row,) = rows(reducer.take([WorkerClock(at(5), "actor", 1, 5 * S, 40_000)]), "worker")
     assert (row["clock_offset_ns"], row["clock_error_ns"]) == (5 * S, 40_000)
-    assert not ledger.take([WorkerClock(at(5), "nobody", 1, 5, 4)]).n_refused
+    assert not reducer.take([WorkerClock(at(5), "nobody", 1, 5, 4)]).n_refused
 
 
 def test_an_operation_keeps_its_plan_and_how_long_it_waited_and_stood_still() -> None:
     def moved(ms: float, state: str, **more: Any) -> OperationChanged:
         return OperationChanged(at(ms), "op", "resize", "train", state, "ada", 3, **more)
 
-    ledger = Ledger(START_NS)
-    ledger.take([moved(1, "pending", plan='{"moves": []}'), moved(2, "preparing", progress="starting 2 workers")])
-    ledger.take([moved(5, "waiting_for_safe_point"), moved(7, "waiting_for_safe_point", progress="call 3 runs")])
-    batch = ledger.take([moved(30, "running"), moved(31, "running"), moved(40, "succeeded", stand_still_ns=9 * MS)])
+    reducer = EventReducer(START_NS)
+    reducer.take([moved(1, "pending", plan='{"moves": []}'), moved(2, "preparing", progress="starting 2 workers")])
+    reducer.take([moved(5, "waiting_for_safe_point"), moved(7, "waiting_for_safe_point", progress="call 3 runs")])
+    batch = reducer.take([moved(30, "running"), moved(31, "running"), moved(40, "succeeded", stand_still_ns=9 * MS)])
     (row,) = rows(batch, "operation")
     assert [line["text"] for line in rows(batch, "event")] == [
         "resize train by ada is running",
@@ -164,13 +164,13 @@ def test_an_operation_keeps_its_plan_and_how_long_it_waited_and_stood_still() ->
 
 def test_what_the_driver_took_to_hand_over_is_kept_per_call_and_per_rank() -> None:
     events = [started(1, 10), span(1, 0, 13, 19)._replace(serialise_ns=5), finished(1, 22)._replace(serialise_ns=11)]
-    batch = Ledger(START_NS).take([*people(), *events])
+    batch = EventReducer(START_NS).take([*people(), *events])
     assert rows(batch, "call")[0]["serialise_ns"] == 11
     assert rows(batch, "rank_span")[0]["serialise_ns"] == 5
 
 
 def test_calls_are_counted_by_how_long_they_took_at_every_level() -> None:
-    batch = Ledger(START_NS).take([*people(), *one_call(1, 10), *one_call(2, 5_000), started(3, 5_100)])
+    batch = EventReducer(START_NS).take([*people(), *one_call(1, 10), *one_call(2, 5_000), started(3, 5_100)])
     counted = rows(batch, "latency")
     assert {
         row["level"]: sum(other["n"] for other in counted if other["level"] == row["level"]) for row in counted

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api import exporting
+from app.api.routes import export as export_routes
 from tests.app_doubles import House, MemorySource, check_problem, get, some_call
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL
@@ -39,13 +39,13 @@ def test_every_field_of_a_call_is_a_column_and_odd_texts_come_back_whole() -> No
 
 
 def test_all_calls_of_a_filter_are_sent_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "_CALLS_AT_ONCE", 7)
+    monkeypatch.setattr(export_routes, "_CALLS_AT_ONCE", 7)
     answer = get("/export/calls.csv?status=ok")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert answer.headers["content-disposition"] == 'attachment; filename="podium-calls.csv"'
     assert [int(line["id"]) for line in read(answer.text)] == list(range(25, 0, -1))
     assert [int(line["id"]) for line in read(get("/export/calls.csv?cursor=4").text)] == [3, 2, 1]
-    monkeypatch.setattr(exporting, "MOST_CALLS", 10)
+    monkeypatch.setattr(export_routes, "MOST_CALLS", 10)
     assert len(read(get("/export/calls.csv").text)) == 10
     check_problem(get("/export/calls.csv?colour=red"), 422, "invalid-request")
 

@@ -32,8 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from app.http import Answer, NoAnswerError, send
-from app.remote import (
+from app.client.models import (
     PROBLEM,
     BusyError,
     ClientError,
@@ -52,6 +51,7 @@ from app.remote import (
     pool_of,
     refusal_of,
 )
+from app.client.transport import Answer, NoAnswerError, send
 from core.errors import UsageError
 
 __all__ = [

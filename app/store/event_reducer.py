@@ -1,6 +1,6 @@
 """Events in, rows out: what the writer writes, decided without touching a file.
 
-The ledger gives every thing its number and keeps the rows that change. ``take`` turns a batch of events into a
+The reducer gives every thing its number and keeps the rows that change. ``take`` turns a batch of events into a
 `Batch` of statements that can be tried again as often as needed: whole rows replace whole rows, and only roll-ups add.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 from app.store.buckets import counts_with_coarser, with_coarser
 from app.store.calls import AWAIT_CALL, CALL_COLUMNS, awaited_row, finished_row, running_row
 from app.store.codes import level_code, pack_sizes
+from app.store.entity_rows import EntityRows
 from app.store.facts import AuditFacts
 from app.store.models import (
     AuditEntry,
@@ -29,7 +30,6 @@ from app.store.models import (
     Step,
     StepMetric,
 )
-from app.store.places import Places
 from app.store.redact import without_values
 from app.store.sql import column_names, field_names, insert_or_ignore, upsert
 from app.store.texts import LINE, NAME, bounded
@@ -103,14 +103,14 @@ class Batch:
     n_failed_calls: int
 
 
-class Ledger:
+class EventReducer:
     """Turns events into rows. One thread at a time."""
 
     def __init__(self, started_ns: int, tracebacks: bool = True) -> None:
         """Start an empty run; without ``tracebacks`` an error is kept as its type and rank only."""
         self._started_ns = started_ns
         self._values = tracebacks
-        self._places = Places(started_ns, self._happened)
+        self._entities = EntityRows(started_ns, self._happened)
         self._totals = Totals(started_ns)
         self._last_ns = started_ns
         self._n_calls = self._n_failed_calls = 0
@@ -134,15 +134,15 @@ class Ledger:
             CallAwaited: self._call_awaited,
             StepStarted: self._step_started,
             StepFinished: self._step_finished,
-            PoolCreated: self._places.pool_created,
-            PoolStateChanged: self._places.pool_state_changed,
-            PoolChanged: self._places.pool_changed,
-            GroupCreated: self._places.group_created,
-            GroupRebuilt: self._places.group_rebuilt,
-            GroupClosed: self._places.group_closed,
-            WorkerStarted: self._places.worker_started,
+            PoolCreated: self._entities.pool_created,
+            PoolStateChanged: self._entities.pool_state_changed,
+            PoolChanged: self._entities.pool_changed,
+            GroupCreated: self._entities.group_created,
+            GroupRebuilt: self._entities.group_rebuilt,
+            GroupClosed: self._entities.group_closed,
+            WorkerStarted: self._entities.worker_started,
             WorkerEnded: self._worker_ended,
-            WorkerClock: self._places.worker_clock,
+            WorkerClock: self._entities.worker_clock,
             CallStalled: self._call_stalled,
             OperationChanged: self._operation_changed,
             Notice: self._notice,
@@ -182,14 +182,14 @@ class Ledger:
 
     def _pack(self, n_events: int, n_refused: int) -> Batch:
         totals = self._totals
-        totals.lanes_changed.update(self._places.take_new_lanes())
+        totals.lanes_changed.update(self._entities.take_new_lanes())
         cells = with_coarser(totals.cells) if totals.cells else {}
         counts = counts_with_coarser(totals.counts) if totals.counts else {}
         rolls = [(*key, c.n, c.busy_ns, c.max_ns, c.max_call_id, c.err_n) for key, c in cells.items()]
         statements = (
-            *self._places.take_rows(),
+            *self._entities.take_rows(),
             (_PUT_LANE, _rows(totals.lanes_changed, _LANE_FIELDS)),
-            *self._places.take_worker_rows(),
+            *self._entities.take_worker_rows(),
             (_PUT_METHOD, _rows(self._methods_changed, _METHOD_FIELDS)),
             (_PUT_STEP, _rows(self._steps_changed, _STEP_FIELDS)),
             (_PUT_METRIC, self._metrics),
@@ -224,7 +224,7 @@ class Ledger:
 
     def _call_started(self, event: CallStarted) -> None:
         self._seen(event.at_ns)
-        places = self._places
+        places = self._entities
         dispatch_mode_id, execute_mode_id = places.word_id(event.dispatch_mode), places.word_id(event.execute_mode)
         group = places.group(event.group, event.pool)
         method = places.method(group, event.method, dispatch_mode_id, execute_mode_id, event.blocking)
@@ -265,7 +265,7 @@ class Ledger:
         self._happened(at_ns, "error", "call", f"call {call.started.call_id} {name} {status}{where}{why}")
 
     def _rank_finished(self, event: RankFinished) -> None:
-        lane = self._places.lane(event.group, event.rank)
+        lane = self._entities.lane(event.group, event.rank)
         self._spans.append(self._totals.span(event, lane))
 
     def _call_stalled(self, event: CallStalled) -> None:
@@ -279,7 +279,7 @@ class Ledger:
 
     def _worker_ended(self, event: WorkerEnded) -> None:
         self._durable |= event.died
-        self._places.worker_ended(event)
+        self._entities.worker_ended(event)
 
     def _step_started(self, event: StepStarted) -> None:
         self._seen(event.at_ns)
@@ -299,7 +299,7 @@ class Ledger:
     def _operation_changed(self, event: OperationChanged) -> None:
         self._seen(event.at_ns)
         self._durable = True
-        if not self._places.operation_changed(event):
+        if not self._entities.operation_changed(event):
             return
         level = "error" if event.state == "failed" else "info"
         why = f": {event.error}" if event.error else ""

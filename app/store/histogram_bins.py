@@ -11,15 +11,15 @@ from collections.abc import Mapping
 
 PER_OCTAVE = 4
 # Lengths are whole numbers of 63 bits.
-N_SLOTS = 63 * PER_OCTAVE
+N_BINS = 63 * PER_OCTAVE
 
 
-def slot_of(length_ns: int) -> int:
+def bin_of(length_ns: int) -> int:
     """Return the slot of a length; all below 2 ns are in slot 0."""
     return int(PER_OCTAVE * math.log2(length_ns)) if length_ns > 1 else 0
 
 
-def slot_from_ns(slot: int) -> float:
+def bin_from_ns(slot: int) -> float:
     """Return where a slot begins; it ends where the next one begins."""
     return float(2 ** (slot / PER_OCTAVE))
 
@@ -34,6 +34,6 @@ def percentile_ns(counts: Mapping[int, int], share: float) -> float:
     for slot in sorted(counts):
         n = counts[slot]
         if n and below + n >= wanted:
-            return slot_from_ns(slot) * 2 ** ((wanted - below) / n / PER_OCTAVE)
+            return bin_from_ns(slot) * 2 ** ((wanted - below) / n / PER_OCTAVE)
         below += n
     return 0.0

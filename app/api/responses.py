@@ -10,7 +10,7 @@ import orjson
 from starlette.responses import Response
 
 
-def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return ``value`` (dataclasses, tuples, dicts) as JSON; numbers that JSON does not know become null."""
     return Response(as_json(value), status_code=status, headers=dict(headers or {}), media_type="application/json")
 

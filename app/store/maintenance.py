@@ -29,7 +29,7 @@ class Standing:
     max_bytes: int
 
 
-class Upkeep:
+class Maintenance:
     """Sees to the file on the writer's thread, between its batches."""
 
     def __init__(self, file: RunFile, options: WriterOptions, warn: Callable[[str], None]) -> None:

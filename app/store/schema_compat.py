@@ -26,7 +26,7 @@ _KNOWN = {
 }
 
 
-def show_as_of_today(connection: sqlite3.Connection) -> None:
+def add_compat_views(connection: sqlite3.Connection) -> None:
     """Lay today's schema over the older file of ``connection``, which may be read-only."""
     connection.execute("PRAGMA temp_store = MEMORY")
     for table in Record.metadata.sorted_tables:

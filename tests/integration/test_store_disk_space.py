@@ -21,9 +21,9 @@ import pytest
 from app.recorder import Recorder
 from app.store import writer as writing
 from app.store.check import check
-from app.store.ledger import Ledger
+from app.store.disk_space import DiskSpace
+from app.store.event_reducer import EventReducer
 from app.store.reader import Reader
-from app.store.room import Room
 from app.store.runfile import RunFile
 from app.store.writer import Writer, WriterOptions
 from core.events import Notice, OperationChanged
@@ -205,8 +205,8 @@ def test_with_little_room_left_only_what_is_flushed_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = {"bytes": 500}
-    monkeypatch.setattr(Room, "free_bytes", lambda _: free["bytes"])
-    monkeypatch.setattr("app.store.room._LOOK_S", 0.0)
+    monkeypatch.setattr(DiskSpace, "free_bytes", lambda _: free["bytes"])
+    monkeypatch.setattr("app.store.disk_space._LOOK_S", 0.0)
     options = WriterOptions(interval_s=0.01, min_free_bytes=1_000, heartbeat_s=0.01)
     with caplog.at_level(logging.CRITICAL, "podium.store"), recording(tmp_path, options) as recorder:
         for event in people():
@@ -285,15 +285,15 @@ def test_a_writer_that_blocks_never_blocks_the_driver(tmp_path: Path, monkeypatc
 def test_a_recorder_that_stumbles_counts_what_it_lost_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    take: Any = Ledger.take
+    take: Any = EventReducer.take
     faults = ["on purpose"]
 
-    def once(ledger: Ledger, events: list[object], *rest: Any) -> Any:
+    def once(reducer: EventReducer, events: list[object], *rest: Any) -> Any:
         if events and faults:
             raise RuntimeError(faults.pop())
-        return take(ledger, events, *rest)
+        return take(reducer, events, *rest)
 
-    monkeypatch.setattr(Ledger, "take", once)
+    monkeypatch.setattr(EventReducer, "take", once)
     with caplog.at_level(logging.CRITICAL + 1, "podium.store"), recording(tmp_path) as recorder:
         recorder.observe(Notice(at(1), "info", "lost"))
         until(lambda: recorder.state().n_dropped == 1)

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from app.api.collaborators import Collaborators, Who, With, collaborators
-from app.api.now import calls_now
+from app.api.context import AppContext, Context, Who, context_of
+from app.api.in_flight import calls_now
 from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
@@ -29,27 +29,29 @@ _READ_TOKEN_HINT = "Read-only token. Open the URL with the control token to cont
 
 
 @router.get("/calls/{call_id}")
-async def call(has: With, who: Who, request: Request, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
+async def call(
+    context: Context, who: Who, request: Request, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]
+) -> Response:
     """Show one call with its ranks."""
 
     def render(frame: Frame) -> str:
-        found = render_call(has.source, frame, call_id)
+        found = render_call(context.source, frame, call_id)
         if found is None:
             raise ProblemError(not_found(f"call {call_id} does not exist in this run, or was pruned"))
         return found
 
-    return await _page(has, request, who, "call", render)
+    return await _page(context, request, who, "call", render)
 
 
 @router.get("/static/{name:path}")
-async def static(has: With, request: Request, name: str) -> Response:
+async def static(context: Context, request: Request, name: str) -> Response:
     """Send a file of the package, compressed where that pays."""
-    if not has.files.is_there(name):
+    if not context.files.is_there(name):
         raise ProblemError(not_found("there is no such file"))
     # Not among the questions to the record: no token is needed here, and whoever has one would have to wait behind.
-    found = has.files.loaded(name) or await has.loads.ask(lambda: has.files.get(name))
+    found = context.files.loaded(name) or await context.loads.ask(lambda: context.files.get(name))
     assert found is not None
-    immutable = has.files.is_immutable(name, request.query_params.get("v", ""))
+    immutable = context.files.is_immutable(name, request.query_params.get("v", ""))
     headers = {"Cache-Control": _FOR_A_YEAR if immutable else _ASK_AGAIN, "ETag": found.etag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == found.etag:
         return Response(status_code=304, headers=headers)
@@ -60,14 +62,14 @@ async def static(has: With, request: Request, name: str) -> Response:
 
 
 @router.get("/frame")
-async def frame(has: With, who: Who, request: Request) -> Response:
+async def frame(context: Context, who: Who, request: Request) -> Response:
     """Show what is around every page and changes: the state of the run and the recorder strip."""
-    return await _page(has, request, who, "frame", lambda frame: render_frame(has.source, frame))
+    return await _page(context, request, who, "frame", lambda frame: render_frame(context.source, frame))
 
 
 def _show(name: str) -> Callable[..., Awaitable[Response]]:
-    async def show(has: With, who: Who, request: Request) -> Response:
-        return await _page(has, request, who, name, lambda frame: render_page(name, has.source, frame))
+    async def show(context: Context, who: Who, request: Request) -> Response:
+        return await _page(context, request, who, name, lambda frame: render_page(name, context.source, frame))
 
     return show
 
@@ -76,7 +78,7 @@ async def _without_slash(request: Request) -> Response:
     """Send a browser on to the page: some proxies and people end an address with a slash."""
     query = f"?{request.url.query}" if request.url.query else ""
     path = quote(request.url.path.rstrip("/"))
-    root = collaborators(request).settings.root_path
+    root = context_of(request).settings.root_path
     return Response(status_code=308, headers={"Location": f"{root}{path}{query}"})
 
 
@@ -104,41 +106,41 @@ def plotly_url(files: StaticFiles, root_path: str) -> str:
 
 
 async def _page(
-    has: Collaborators, request: Request, who: Visitor, page: str, render: Callable[[Frame], str]
+    context: AppContext, request: Request, who: Visitor, page: str, render: Callable[[Frame], str]
 ) -> Response:
     params = dict(request.query_params)
     parts_only = request.headers.get("x-podium-parts", "") == "1"
 
     def draw() -> Response:
-        frame = _frame(has, who, page, params, live=has.source.run().state == "running", parts_only=parts_only)
+        frame = _frame(context, who, page, params, live=context.source.run().state == "running", parts_only=parts_only)
         # Half of a surrogate pair in a name of the user's is text too, though no UTF-8 can carry it.
         return Response(render(frame).encode("utf-8", "replace"), media_type="text/html", headers=_VARY)
 
-    return await has.reads.ask(draw)
+    return await context.reads.ask(draw)
 
 
-def _frame(has: Collaborators, who: Visitor, page: str, params: dict[str, str], live: bool, parts_only: bool) -> Frame:
-    may_control = has.controllable and who.scope is Scope.CONTROL
+def _frame(context: AppContext, who: Visitor, page: str, params: dict[str, str], live: bool, parts_only: bool) -> Frame:
+    may_control = context.controllable and who.scope is Scope.CONTROL
     return Frame(
         page=page,
         params=params,
         live=live,
         controllable=may_control,
-        csrf=has.tokens.csrf if may_control else "",
-        asset_version=has.files.version,
-        plotly_url=plotly_url(has.files, has.settings.root_path),
-        root=has.settings.root_path,
-        control_hint=_hint(has, may_control, live),
+        csrf=context.tokens.csrf if may_control else "",
+        asset_version=context.files.version,
+        plotly_url=plotly_url(context.files, context.settings.root_path),
+        root=context.settings.root_path,
+        control_hint=_hint(context, may_control, live),
         parts_only=parts_only,
-        in_flight=lambda: calls_now(has),
+        in_flight=lambda: calls_now(context),
     )
 
 
-def _hint(has: Collaborators, may_control: bool, live: bool) -> str:
+def _hint(context: AppContext, may_control: bool, live: bool) -> str:
     if may_control:
         return ""
-    if has.is_over() or not live:
+    if context.is_over() or not live:
         return "The run has ended."
-    if has.is_ending():
+    if context.is_ending():
         return "The driver is exiting."
-    return _READ_TOKEN_HINT if has.controllable else f"{READ_ONLY_HINT}."
+    return _READ_TOKEN_HINT if context.controllable else f"{READ_ONLY_HINT}."

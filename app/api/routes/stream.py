@@ -8,28 +8,28 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from app.api.answers import as_json
-from app.api.collaborators import With, no_query
+from app.api.context import Context, no_query
 from app.api.documents import PROBLEMS
 from app.api.problems import Problem, ProblemError
+from app.api.responses import as_json
 
 router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 
 
-def take_seat(has: With) -> Iterator[None]:
+def take_seat(context: Context) -> Iterator[None]:
     """Hold one of the places for streams as long as the stream is open.
 
     Raises:
         ProblemError: All are taken; a browser falls back to asking now and then.
     """
-    if not has.seats.take():
-        detail = f"the limit of {has.settings.limits.n_streams} open streams is reached; close one, or poll"
+    if not context.seats.take():
+        detail = f"the limit of {context.settings.limits.n_streams} open streams is reached; close one, or poll"
         later = (("Retry-After", "5"),)
         raise ProblemError(Problem(503, "too-many-streams", "Too many streams", detail, headers=later))
     try:
         yield
     finally:
-        has.seats.give_back()
+        context.seats.give_back()
 
 
 @router.get(
@@ -40,11 +40,11 @@ def take_seat(has: With) -> Iterator[None]:
     dependencies=[Depends(no_query), Depends(take_seat)],
 )
 async def stream(
-    has: With, last_event_id: Annotated[str | None, Header(max_length=100)] = None
+    context: Context, last_event_id: Annotated[str | None, Header(max_length=100)] = None
 ) -> AsyncIterator[ServerSentEvent]:
     """Say that something changed: tick, pool, operation, resync and, when nothing more will come, end."""
     last_seq = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else None
     if last_event_id is not None and last_seq is None:
         last_seq = -1
-    async for news in has.hub.listen(last_seq):
+    async for news in context.hub.listen(last_seq):
         yield ServerSentEvent(event=news.event, raw_data=as_json(news.data).decode(), id=str(news.seq))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.api.collaborators import Collaborators
+from app.api.context import AppContext
 from app.api.views import run_start_ns
 from web import deaths
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 MAX_CALLS = 200
 
 
-def calls_now(has: Collaborators) -> tuple[deaths.CallInFlight, ...]:
+def calls_now(context: AppContext) -> tuple[deaths.CallInFlight, ...]:
     """Return at most ``MAX_CALLS`` calls in flight, the oldest first.
 
     The record knows where a rank lives and which calls were told as stalled; it is a moment behind.
     """
-    recorded = has.source.in_flight(MAX_CALLS)
-    if has.in_flight is None or has.is_over():
+    recorded = context.source.in_flight(MAX_CALLS)
+    if context.in_flight is None or context.is_over():
         return recorded
-    live = has.in_flight()[:MAX_CALLS]
+    live = context.in_flight()[:MAX_CALLS]
     if not live:
         return ()
-    started_ns = run_start_ns(has.source.run())
+    started_ns = run_start_ns(context.source.run())
     stalled = {call.id for call in recorded if call.is_stalled}
-    homes = {(one.group, one.rank): (one.node, one.pid) for one in has.source.workers() if one.state == "alive"}
+    homes = {(one.group, one.rank): (one.node, one.pid) for one in context.source.workers() if one.state == "alive"}
     return tuple(_view(call, started_ns, homes, call.call_id in stalled) for call in live)
 
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api import now, operations
-from app.api.answers import json_answer, page
-from app.api.collaborators import Collaborators, Who, With, check_run, no_query
+from app.api import in_flight, operations
+from app.api.context import AppContext, Context, Who, check_run, no_query
 from app.api.documents import PROBLEMS, OperationDocument
 from app.api.problems import ProblemError, not_found
+from app.api.responses import json_response, page
 from app.api.tokens import Scope
 from app.api.views import operation_view, pool_view
 from core.control import commands
@@ -86,19 +86,19 @@ class TimelineAsked(_Asked):
 
 
 @router.get("/session", operation_id="get_session", tags=["session"], dependencies=_NO_QUERY)
-async def get_session(has: With, who: Who) -> Response:
+async def get_session(context: Context, who: Who) -> Response:
     """Say what this visitor may do, and the X-CSRF value that its scripts need for it."""
-    may_control = has.controllable and who.scope is Scope.CONTROL
-    return json_answer(
-        {"scope": who.scope.value, "may_control": may_control, "csrf": has.tokens.csrf if may_control else None}
+    may_control = context.controllable and who.scope is Scope.CONTROL
+    return json_response(
+        {"scope": who.scope.value, "may_control": may_control, "csrf": context.tokens.csrf if may_control else None}
     )
 
 
 @router.get("/runs", operation_id="list_runs", tags=["runs"], dependencies=_NO_QUERY)
-async def list_runs(has: With) -> Response:
+async def list_runs(context: Context) -> Response:
     """List the runs of this server: the one it shows."""
-    run = await has.reads.ask(has.source.run)
-    return json_answer(page([replace(run, controllable=has.controllable)], None))
+    run = await context.reads.ask(context.source.run)
+    return json_response(page([replace(run, controllable=context.controllable)], None))
 
 
 @router.get(
@@ -108,11 +108,11 @@ async def list_runs(has: With) -> Response:
     dependencies=_NO_QUERY,
     responses={200: {"model": source.Run}},
 )
-async def get_run(has: With, run_id: RunId) -> Response:
+async def get_run(context: Context, run_id: RunId) -> Response:
     """Return the run itself."""
-    run = await has.reads.ask(has.source.run)
+    run = await context.reads.ask(context.source.run)
     check_run(run, run_id)
-    return json_answer(replace(run, controllable=has.controllable))
+    return json_response(replace(run, controllable=context.controllable))
 
 
 @router.get(
@@ -122,15 +122,15 @@ async def get_run(has: With, run_id: RunId) -> Response:
     dependencies=_NO_QUERY,
     responses={200: {"model": source.Overview}},
 )
-async def get_overview(has: With, run_id: RunId) -> Response:
+async def get_overview(context: Context, run_id: RunId) -> Response:
     """Return the first page's numbers."""
 
     def ask() -> Response:
-        overview = has.source.overview()
+        overview = context.source.overview()
         check_run(overview.run, run_id)
-        return json_answer(replace(overview, run=replace(overview.run, controllable=has.controllable)))
+        return json_response(replace(overview, run=replace(overview.run, controllable=context.controllable)))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get(
@@ -139,21 +139,21 @@ async def get_overview(has: With, run_id: RunId) -> Response:
     tags=["runs"],
     responses={200: {"model": source.Timeline}},
 )
-async def get_timeline(has: With, run_id: RunId, asked: Annotated[TimelineAsked, Query()]) -> Response:
+async def get_timeline(context: Context, run_id: RunId, asked: Annotated[TimelineAsked, Query()]) -> Response:
     """Return a window of the run as parallel columns: bars while they can be told apart, heat otherwise."""
 
     def ask() -> Response:
-        check_run(has.source.run(), run_id)
-        return json_answer(has.source.timeline(asked.from_ms, asked.to_ms, asked.px))
+        check_run(context.source.run(), run_id)
+        return json_response(context.source.timeline(asked.from_ms, asked.to_ms, asked.px))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get("/calls", operation_id="list_calls", tags=["calls"], responses={200: {"model": calls.CallPage}})
-async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
+async def list_calls(context: Context, asked: Annotated[CallsAsked, Query()]) -> Response:
     """List calls, newest first."""
     narrowed = narrowed_to(asked)
-    return await has.reads.ask(lambda: json_answer(has.source.calls(asked.limit, asked.cursor, narrowed)))
+    return await context.reads.ask(lambda: json_response(context.source.calls(asked.limit, asked.cursor, narrowed)))
 
 
 @router.get(
@@ -163,56 +163,56 @@ async def list_calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Respon
     dependencies=_NO_QUERY,
     responses={200: {"model": calls.CallDetail}},
 )
-async def get_call(has: With, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
+async def get_call(context: Context, call_id: Annotated[int, Path(ge=1, le=_MAX_ID)]) -> Response:
     """Return one call with its ranks."""
 
     def ask() -> Response:
-        found = has.source.call(call_id)
+        found = context.source.call(call_id)
         if found is None:
             raise ProblemError(not_found(f"call {call_id} does not exist in this run, or was pruned"))
-        return json_answer(found)
+        return json_response(found)
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get("/workers", operation_id="list_workers", tags=["workers"], dependencies=_NO_QUERY)
-async def list_workers(has: With) -> Response:
+async def list_workers(context: Context) -> Response:
     """List every worker the run had."""
-    return await has.reads.ask(lambda: json_answer(page(has.source.workers(), None)))
+    return await context.reads.ask(lambda: json_response(page(context.source.workers(), None)))
 
 
 @router.get("/events", operation_id="list_events", tags=["events"])
-async def list_events(has: With, asked: Annotated[EventsAsked, Query()]) -> Response:
+async def list_events(context: Context, asked: Annotated[EventsAsked, Query()]) -> Response:
     """List what happened, newest first."""
 
     def ask() -> Response:
-        found = has.source.happenings(asked.limit, asked.cursor)
-        return json_answer(page(found, found[-1].id if len(found) == asked.limit else None))
+        found = context.source.happenings(asked.limit, asked.cursor)
+        return json_response(page(found, found[-1].id if len(found) == asked.limit else None))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get("/now", operation_id="get_now", tags=["calls"], dependencies=_NO_QUERY)
-async def get_now(has: With) -> Response:
+async def get_now(context: Context) -> Response:
     """List the calls in flight, the oldest first, with the ranks that have not answered and for how long."""
-    return await has.reads.ask(lambda: json_answer(page(now.calls_now(has), None)))
+    return await context.reads.ask(lambda: json_response(page(in_flight.calls_now(context), None)))
 
 
 @router.get("/worker-groups", operation_id="list_groups", tags=["worker groups"], dependencies=_NO_QUERY)
-async def list_groups(has: With) -> Response:
+async def list_groups(context: Context) -> Response:
     """List every worker group the run had."""
-    return await has.reads.ask(lambda: json_answer(page(_groups(has), None)))
+    return await context.reads.ask(lambda: json_response(page(_groups(context), None)))
 
 
 @router.get("/audit-entries", operation_id="list_audit_entries", tags=["operations"])
-async def list_audit_entries(has: With, asked: Annotated[AuditAsked, Query()]) -> Response:
+async def list_audit_entries(context: Context, asked: Annotated[AuditAsked, Query()]) -> Response:
     """List attempts to change something, also refused ones, newest first."""
 
     def ask() -> Response:
-        found = has.source.audit_entries(asked.limit, asked.cursor)
-        return json_answer(page(found, found[-1].id if len(found) == asked.limit else None))
+        found = context.source.audit_entries(asked.limit, asked.cursor)
+        return json_response(page(found, found[-1].id if len(found) == asked.limit else None))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get(
@@ -221,16 +221,16 @@ async def list_audit_entries(has: With, asked: Annotated[AuditAsked, Query()]) -
     tags=["operations"],
     responses={200: {"description": "A page of operations as of `/operations/{operation_id}`"}},
 )
-async def list_operations(has: With, asked: Annotated[OperationsAsked, Query()]) -> Response:
+async def list_operations(context: Context, asked: Annotated[OperationsAsked, Query()]) -> Response:
     """List control operations, newest first."""
 
     def ask() -> Response:
-        found = operations.list_operations(has, asked.limit, asked.cursor)
-        run = has.source.run()
+        found = operations.list_operations(context, asked.limit, asked.cursor)
+        run = context.source.run()
         items = [operation_view(one, run) for one in found]
-        return json_answer(page(items, found[-1].id if len(found) == asked.limit else None))
+        return json_response(page(items, found[-1].id if len(found) == asked.limit else None))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get(
@@ -240,57 +240,57 @@ async def list_operations(has: With, asked: Annotated[OperationsAsked, Query()])
     dependencies=_NO_QUERY,
     responses={200: {"model": OperationDocument}},
 )
-async def get_operation(has: With, operation_id: Annotated[str, Path(max_length=200)]) -> Response:
+async def get_operation(context: Context, operation_id: Annotated[str, Path(max_length=200)]) -> Response:
     """Return one operation as it stands."""
 
     def ask() -> Response:
-        return json_answer(operation_view(operations.find_operation(has, operation_id), has.source.run()))
+        return json_response(operation_view(operations.find_operation(context, operation_id), context.source.run()))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 @router.get("/resource-pools", operation_id="list_pools", tags=["resource pools"], dependencies=_NO_QUERY)
-async def list_pools(has: With) -> Response:
+async def list_pools(context: Context) -> Response:
     """List the pools, as they stand now where the driver runs."""
-    return await has.reads.ask(lambda: json_answer(page([pool_view(pool) for pool in _pools(has)], None)))
+    return await context.reads.ask(lambda: json_response(page([pool_view(pool) for pool in _pools(context)], None)))
 
 
 @router.get("/resource-pools/{name:path}", operation_id="get_pool", tags=["resource pools"], dependencies=_NO_QUERY)
-async def get_pool(has: With, name: Annotated[str, Path(max_length=200)]) -> Response:
+async def get_pool(context: Context, name: Annotated[str, Path(max_length=200)]) -> Response:
     """Return one pool; its ``ETag`` names its generation, for ``If-Match``."""
 
     def ask() -> Response:
-        pool = find_pool(has, name)
-        return json_answer(pool_view(pool), headers={"ETag": f'"g{pool.generation}"'})
+        pool = find_pool(context, name)
+        return json_response(pool_view(pool), headers={"ETag": f'"g{pool.generation}"'})
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
-def find_pool(has: Collaborators, name: str) -> commands.PoolSnapshot | source.Pool:
+def find_pool(context: AppContext, name: str) -> commands.PoolSnapshot | source.Pool:
     """Return a pool from the live plane, else from the record.
 
     Raises:
         ProblemError: There is no pool of that name.
         UnknownNameError: The live plane has none.
     """
-    if has.control is not None:
-        return has.control.pool(name)
-    for pool in has.source.pools():
+    if context.control is not None:
+        return context.control.pool(name)
+    for pool in context.source.pools():
         if pool.name == name:
             return pool
     raise ProblemError(not_found(f"no resource pool {name!r} in this run"))
 
 
-def _pools(has: Collaborators) -> tuple[Any, ...]:
-    return has.control.pools() if has.control is not None else has.source.pools()
+def _pools(context: AppContext) -> tuple[Any, ...]:
+    return context.control.pools() if context.control is not None else context.source.pools()
 
 
-def _groups(has: Collaborators) -> list[Group]:
+def _groups(context: AppContext) -> list[Group]:
     """Return the groups, those that stand where the live plane says they are: the record is a moment behind."""
-    live = {name: pool for pool in (has.control.pools() if has.control else ()) for name in pool.groups}
+    live = {name: pool for pool in (context.control.pools() if context.control else ()) for name in pool.groups}
     return [
         replace(group, pool=live[group.name].name, world_size=live[group.name].world_size)
         if group.name in live and group.closed_ms is None
         else group
-        for group in has.source.groups()
+        for group in context.source.groups()
     ]

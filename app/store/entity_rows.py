@@ -49,7 +49,7 @@ _PUT = {table_of(model).name: upsert(model) for model in _ALL}
 _NAMES = {table_of(model).name: column_names(model) for model in _ALL}
 
 
-class Places:
+class EntityRows:
     """Keeps those rows and remembers which of them changed."""
 
     def __init__(self, started_ns: int, happened: Callable[[int, str, str, str], None]) -> None:

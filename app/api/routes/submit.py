@@ -1,4 +1,4 @@
-"""How a command gets from a request to the control plane: preconditions, a dry run, one deed per key, refusals."""
+"""How a command gets from a request to the control plane: preconditions, a dry run, one operation per key, refusals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import Depends, Header, Query, Request
 from starlette.responses import Response
 
-from app.api.answers import json_answer
 from app.api.bodies import ControlRequest
-from app.api.collaborators import Collaborators, Controller, With
+from app.api.context import AppContext, Context, Controller
 from app.api.problems import FieldProblem, Problem, ProblemError, problem_of
+from app.api.responses import json_response
 from app.api.rules import READ_ONLY_HINT, Visitor
 from app.api.views import brief_operation, operation_view, plan_view
 from core.control.commands import Command, ControlPlane, Merge, Operation, OperationState, Pause, Resume
@@ -44,7 +44,7 @@ class Asking:
     """Who asks, of whom, and what the request's head says of it."""
 
     request: Request
-    has: Collaborators
+    context: AppContext
     who: Visitor
     if_match: str | None
     key: str | None
@@ -53,7 +53,7 @@ class Asking:
 
 def asking(
     request: Request,
-    has: With,
+    context: Context,
     who: Controller,
     if_match: IfMatch = None,
     key: Key = None,
@@ -67,7 +67,7 @@ def asking(
     for name in request.query_params:
         if name != "dry_run":
             raise ProblemError(unfit(f"query.{name[:40]}: unknown query parameter; only dry_run is supported"))
-    return Asking(request, has, who, if_match, key, dry_run)
+    return Asking(request, context, who, if_match, key, dry_run)
 
 
 Asked = Annotated[Asking, Depends(asking)]
@@ -80,21 +80,22 @@ async def submit(asked: Asking, command: Command, body: ControlRequest | None) -
         ProblemError: The request contradicts itself, names no generation where it must, or the plane refused.
     """
     command = _as_said(command, body, asked)
-    plane = plane_of(asked.has)
+    plane = plane_of(asked.context)
     if asked.dry_run:
         asked.request.scope["podium.note"] = "dry run"
-        return await asked.has.commands.ask(lambda: _plan_answer(_planned(plane, command), asked.request))
+        return await asked.context.commands.ask(lambda: _plan_answer(_planned(plane, command), asked.request))
 
     def do() -> Response:
         # Read first: once the plane has taken the command there must be nothing left that can fail.
-        run = asked.has.source.run()
-        operation_id = asked.has.remembered.once(asked.key or "", repr(command), lambda: _taken(plane, command).id)
+        run = asked.context.source.run()
+        keys = asked.context.idempotency_keys
+        operation_id = keys.run_once(asked.key or "", repr(command), lambda: _taken(plane, command).id)
         # For the audit entry that the guard makes of the answer.
         asked.request.scope["podium.operation"] = operation_id
-        location = f"{asked.has.settings.root_path}/api/v1/operations/{operation_id}"
-        return json_answer(operation_view(plane.operation(operation_id), run), 202, {"Location": location})
+        location = f"{asked.context.settings.root_path}/api/v1/operations/{operation_id}"
+        return json_response(operation_view(plane.operation(operation_id), run), 202, {"Location": location})
 
-    return await asked.has.commands.ask(do)
+    return await asked.context.commands.ask(do)
 
 
 def _plan_answer(plan: object, request: Request) -> Response:
@@ -102,24 +103,24 @@ def _plan_answer(plan: object, request: Request) -> Response:
     document = plan_view(plan)
     if document is not None and "text/html" in request.headers.get("accept", ""):
         return Response(render_plan(document).encode("utf-8", "replace"), media_type="text/html")
-    return json_answer(document)
+    return json_response(document)
 
 
-def plane_of(has: Collaborators) -> ControlPlane:
+def plane_of(context: AppContext) -> ControlPlane:
     """Return the plane of a run that can be steered.
 
     Raises:
         ProblemError: The run is over or about to be, or it is read-only.
     """
-    if has.is_over():
+    if context.is_over():
         detail = "the driver has ended; the run can no longer be changed"
         raise ProblemError(Problem(409, "run-over", "Run ended", detail))
-    if has.is_ending():
+    if context.is_ending():
         detail = "the driver is exiting and accepts no more commands"
         raise ProblemError(Problem(503, "ending", "Driver exiting", detail, headers=_RETRY))
-    if not has.controllable or has.control is None:
+    if not context.controllable or context.control is None:
         raise ProblemError(Problem(403, "read-only", "Read-only", READ_ONLY_HINT))
-    return has.control
+    return context.control
 
 
 def unfit(detail: str, where: str = "") -> Problem:

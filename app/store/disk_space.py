@@ -12,7 +12,7 @@ from typing import IO
 _LOOK_S = 1.0
 
 
-class Room:
+class DiskSpace:
     """Watches the disk's free space and holds a ballast on it."""
 
     def __init__(self, folder: Path, min_free_bytes: int, ballast_bytes: int) -> None:
@@ -40,7 +40,7 @@ class Room:
                 raise
             self._ballast = file
 
-    def let_go(self) -> bool:
+    def release_ballast(self) -> bool:
         """Give the ballast back, and say whether there was one."""
         file, self._ballast = self._ballast, None
         if file is None:

@@ -1,7 +1,7 @@
 """Steering a running driver: pause, resume, resize, split and merge its pools, move a group, cancel.
 
 Each answers 202 with the operation it became; the driver carries it out at its next safe point. ``?dry_run=true``
-answers 200 with the plan instead. Handlers translate, nothing more: ``submitting`` has the rules.
+answers 200 with the plan instead. Handlers translate, nothing more: ``submit`` has the rules.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Path
 from starlette.responses import Response
 
-from app.api.answers import json_answer, page
 from app.api.bodies import MAX_NAME, ControlRequest, MergeRequest, MoveRequest, ResizeRequest, SplitRequest
-from app.api.collaborators import Controller, With, no_query, require_control
+from app.api.context import Context, Controller, no_query, require_control
 from app.api.documents import CONTROL_PROBLEMS, OperationDocument, PlanDocument
 from app.api.problems import ProblemError, not_found
-from app.api.submitting import Asked, plane_of, submit, unfit
+from app.api.responses import json_response, page
+from app.api.routes.submit import Asked, plane_of, submit, unfit
 from app.api.views import operation_view
 from core.control.commands import Merge, Move, Part, Pause, Resize, Resume, Split
 
@@ -81,7 +81,7 @@ async def move_group(asked: Asked, name: GroupName, body: MoveRequest) -> Respon
     responses={200: {"model": OperationDocument}},
 )
 async def cancel_operation(
-    has: With,
+    context: Context,
     _who: Controller,
     operation_id: Annotated[str, Path(max_length=MAX_NAME)],
     body: dict[str, str] | None = None,
@@ -89,8 +89,10 @@ async def cancel_operation(
     """Cancel an operation that is not running yet."""
     if body:
         raise ProblemError(unfit("body: must be empty", "body"))
-    plane = plane_of(has)
-    return await has.commands.ask(lambda: json_answer(operation_view(plane.cancel(operation_id), has.source.run())))
+    plane = plane_of(context)
+    return await context.commands.ask(
+        lambda: json_response(operation_view(plane.cancel(operation_id), context.source.run()))
+    )
 
 
 @router.post(
@@ -101,17 +103,20 @@ async def cancel_operation(
     responses={200: {"description": "Stacks as text, one item per pending rank"}},
 )
 async def dump_stacks(
-    has: With, _who: Controller, call_id: Annotated[int, Path(ge=1, le=2**53)], body: dict[str, str] | None = None
+    context: Context,
+    _who: Controller,
+    call_id: Annotated[int, Path(ge=1, le=2**53)],
+    body: dict[str, str] | None = None,
 ) -> Response:
     """Return the stacks of the pending ranks of a call. Takes seconds and may send a signal to each rank."""
     if body:
         raise ProblemError(unfit("body: must be empty", "body"))
-    plane_of(has)
-    if has.stacks is None:
+    plane_of(context)
+    if context.stacks is None:
         raise ProblemError(not_found("the workers of this run are not reachable from this server"))
-    dump = has.stacks
+    dump = context.stacks
 
     def ask() -> Response:
-        return json_answer(page([{"rank": rank, "text": text} for rank, text in sorted(dump(call_id).items())], None))
+        return json_response(page([{"rank": rank, "text": text} for rank, text in sorted(dump(call_id).items())], None))
 
-    return await has.commands.ask(ask)
+    return await context.commands.ask(ask)

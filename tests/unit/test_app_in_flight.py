@@ -28,8 +28,8 @@ def test_the_drivers_own_memory_says_what_is_in_flight_and_the_record_where_it_l
         7, "rollout", "pool", "generate", 1, True, STARTED_NS + 2_000_000_000, 1.5, out, (1, 2)
     )
     house = House(Flying())
-    has = house.app.state.collaborators
-    house.app.state.collaborators = replace(has, in_flight=lambda: (call,))
+    has = house.app.state.context
+    house.app.state.context = replace(has, in_flight=lambda: (call,))
     (shown,) = get("/api/v1/now", house).json()["items"]
     assert (shown["id"], shown["started_ms"], shown["running_ms"], shown["n_ranks"]) == (7, 2000.0, 1500.0, 4)
     assert shown["out"] == [
@@ -37,7 +37,7 @@ def test_the_drivers_own_memory_says_what_is_in_flight_and_the_record_where_it_l
         {"rank": 5, "out_ms": 500.0, "node": "", "pid": 0},
     ]
     assert shown["is_stalled"] is True
-    house.app.state.collaborators = replace(has, in_flight=tuple)
+    house.app.state.context = replace(has, in_flight=tuple)
     assert get("/api/v1/now", house).json() == {"items": [], "next_cursor": None}
 
 
@@ -93,7 +93,7 @@ def test_the_stacks_of_the_ranks_that_a_call_waits_for_are_asked_for() -> None:
 
     house = House()
     check_problem(post(house, "/api/v1/calls/7/stacks"), 404, "not-found")
-    house.app.state.collaborators = replace(house.app.state.collaborators, stacks=dump)
+    house.app.state.context = replace(house.app.state.context, stacks=dump)
     found = post(house, "/api/v1/calls/7/stacks").json()
     assert found["items"] == [{"rank": 0, "text": "in load"}, {"rank": 3, "text": "in all_reduce"}]
     check_problem(post(house, "/api/v1/calls/8/stacks"), 404, "unknown-name")

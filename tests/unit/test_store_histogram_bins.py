@@ -9,18 +9,18 @@ from random import Random
 import pytest
 
 from app.store.buckets import counts_with_coarser
-from app.store.slots import percentile_ns, slot_from_ns, slot_of
+from app.store.histogram_bins import bin_from_ns, bin_of, percentile_ns
 
 
 @pytest.mark.parametrize("length_ns", [2, 3, 7, 1_000, 999_983, 10**9, 86_400 * 10**9])
 def test_a_length_lies_within_its_slot(length_ns: int) -> None:
-    slot = slot_of(length_ns)
-    assert slot_from_ns(slot) <= length_ns * (1 + 1e-9)
-    assert length_ns < slot_from_ns(slot + 1) * (1 + 1e-9)
+    slot = bin_of(length_ns)
+    assert bin_from_ns(slot) <= length_ns * (1 + 1e-9)
+    assert length_ns < bin_from_ns(slot + 1) * (1 + 1e-9)
 
 
 def test_lengths_of_nothing_and_less_are_in_the_first_slot() -> None:
-    assert [slot_of(length_ns) for length_ns in (-5, 0, 1)] == [0, 0, 0]
+    assert [bin_of(length_ns) for length_ns in (-5, 0, 1)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 0.99])
@@ -28,7 +28,7 @@ def test_a_percentile_from_slots_is_at_most_a_tenth_off(share: float) -> None:
     chance = Random(3)
     lengths = [int(chance.lognormvariate(16, 0.6)) for _ in range(20_000)]
     exact = statistics.quantiles(lengths, n=100)[round(share * 100) - 1]
-    assert percentile_ns(Counter(map(slot_of, lengths)), share) == pytest.approx(exact, rel=0.1)
+    assert percentile_ns(Counter(map(bin_of, lengths)), share) == pytest.approx(exact, rel=0.1)
 
 
 def test_a_percentile_of_nothing_is_nothing() -> None:

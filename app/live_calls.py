@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from core.health.in_flight import CallInFlight
 
 
-class Live:
+class LiveCalls:
     """Answers about the calls of one driver; every method may be called from any thread."""
 
     def __init__(self, runtime: Runtime) -> None:

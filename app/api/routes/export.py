@@ -8,11 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response, StreamingResponse
 
-from app.api.answers import json_answer
-from app.api.collaborators import With, no_query
+from app.api.context import Context, no_query
 from app.api.documents import PROBLEMS
 from app.api.problems import Problem, ProblemError
-from app.api.reading import CallsAsked, TimelineAsked, narrowed_to
+from app.api.responses import json_response
+from app.api.routes.read import CallsAsked, TimelineAsked, narrowed_to
 from web.calls import CallPage
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
@@ -25,12 +25,12 @@ _CALLS_AT_ONCE = 1_000
 
 
 @router.get("/calls.csv", operation_id="export_calls", tags=["export"], response_class=Response)
-async def calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
+async def calls(context: Context, asked: Annotated[CallsAsked, Query()]) -> Response:
     """Send calls as CSV, newest first, at most 100,000 of them; ``cursor`` goes on below a call."""
     narrowed = narrowed_to(asked)
 
     async def page_below(cursor: int | None) -> CallPage:
-        return await has.reads.ask(lambda: has.source.calls(_CALLS_AT_ONCE, cursor, narrowed))
+        return await context.reads.ask(lambda: context.source.calls(_CALLS_AT_ONCE, cursor, narrowed))
 
     # The first page before the answer begins: what is wrong is then a problem and no broken file.
     first = await page_below(asked.cursor)
@@ -49,18 +49,18 @@ async def calls(has: With, asked: Annotated[CallsAsked, Query()]) -> Response:
 
 
 @router.get("/trace.json", operation_id="export_trace", tags=["export"])
-async def window(has: With, asked: Annotated[TimelineAsked, Query()]) -> Response:
+async def window(context: Context, asked: Annotated[TimelineAsked, Query()]) -> Response:
     """Send a window of the run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing."""
 
     def ask() -> Response:
-        from_ms, to_ms = _within(has.source.run(), asked)
-        found = has.source.spans(from_ms, to_ms)
+        from_ms, to_ms = _within(context.source.run(), asked)
+        found = context.source.spans(from_ms, to_ms)
         if found is None:
             detail = "this window has more than 20,000 spans, or pruned spans; use a shorter window (from, to)"
             raise ProblemError(Problem(422, "cannot-work", "Too much for one trace", detail))
-        return json_answer(trace(found, has.source.run().name), headers=_attached("trace.json"))
+        return json_response(trace(found, context.source.run().name), headers=_attached("trace.json"))
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 def _within(run: Run, asked: TimelineAsked) -> tuple[float | None, float | None]:
@@ -81,14 +81,14 @@ def _within(run: Run, asked: TimelineAsked) -> tuple[float | None, float | None]
 
 
 @router.get("/report.html", operation_id="export_report", tags=["export"], dependencies=[Depends(no_query)])
-async def report(has: With) -> Response:
+async def report(context: Context) -> Response:
     """Send the run's numbers as one HTML file that needs nothing else."""
 
     def ask() -> Response:
-        text = render_report(has.source, Frame("report")).encode("utf-8", "replace")
+        text = render_report(context.source, Frame("report")).encode("utf-8", "replace")
         return Response(text, headers=_attached("report.html"), media_type="text/html")
 
-    return await has.reads.ask(ask)
+    return await context.reads.ask(ask)
 
 
 def _attached(name: str) -> dict[str, str]:

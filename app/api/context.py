@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
-from app.api.idempotency import Remembered
+from app.api.idempotency import IdempotencyKeys
 from app.api.limits import ReadPool, Recent, Seats
 from app.api.problems import Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, Visitor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Collaborators:
+class AppContext:
     """Everything a route may need.
 
     ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
@@ -42,7 +42,7 @@ class Collaborators:
     loads: ReadPool
     hub: TickHub
     files: StaticFiles
-    remembered: Remembered
+    idempotency_keys: IdempotencyKeys
     seats: Seats
     readiness: Recent[bool]
     is_over: Callable[[], bool]
@@ -58,9 +58,9 @@ class Collaborators:
         return may and not self.is_over() and not self.is_ending()
 
 
-def collaborators(request: Request) -> Collaborators:
+def context_of(request: Request) -> AppContext:
     """Return what the app was made with."""
-    return cast(Collaborators, request.app.state.collaborators)
+    return cast(AppContext, request.app.state.context)
 
 
 def visitor(request: Request) -> Visitor:
@@ -101,6 +101,6 @@ def check_run(run: Run, run_id: str) -> None:
         raise ProblemError(not_found(f"no run {run_id!r}; this server has one run, {run.id!r} (or 'current')"))
 
 
-With = Annotated[Collaborators, Depends(collaborators)]
+Context = Annotated[AppContext, Depends(context_of)]
 Who = Annotated[Visitor, Depends(visitor)]
 Controller = Annotated[Visitor, Depends(require_control)]

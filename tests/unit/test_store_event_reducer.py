@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from app.store.codes import SAID_END, SAID_START, STATUSES
+from app.store.event_reducer import Batch, EventReducer
 from app.store.facts import AuditFacts
-from app.store.ledger import Batch, Ledger
 from app.store.models import Pool, Worker, WorkerGroup
 from app.store.sql import column_names
 from core.events import (
@@ -46,26 +46,26 @@ def rows(batch: Batch, table: str) -> list[dict[str, Any]]:
 
 def lanes(*events: Event) -> dict[int, dict[str, Any]]:
     """Return the lanes by rank after ``events``, taken at once and closed."""
-    batch = Ledger(START_NS).take([*people(3), *events], closing=True)
+    batch = EventReducer(START_NS).take([*people(3), *events], closing=True)
     return {row["rank"]: row for row in rows(batch, "lane")}
 
 
 def test_a_call_that_ends_within_the_batch_is_one_row() -> None:
-    batch = Ledger(START_NS).take([*people(), *one_call(1, 10)])
+    batch = EventReducer(START_NS).take([*people(), *one_call(1, 10)])
     (row,) = rows(batch, "call")
     assert (row["id"], STATUSES[row["status"]], row["started_ns"], row["ended_ns"]) == (1, "ok", 10 * MS, 22 * MS)
 
 
 def test_a_call_in_flight_is_a_row_that_says_running() -> None:
-    batch = Ledger(START_NS).take([*people(), started(1, 10, step=3)])
+    batch = EventReducer(START_NS).take([*people(), started(1, 10, step=3)])
     (row,) = rows(batch, "call")
     assert (STATUSES[row["status"]], row["ended_ns"], row["step"]) == ("running", None, 3)
 
 
 def test_a_call_that_ends_in_a_later_batch_is_written_whole() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take([*people(), started(1, 10, step=3)])
-    (row,) = rows(ledger.take([finished(1, 22)]), "call")
+    reducer = EventReducer(START_NS)
+    reducer.take([*people(), started(1, 10, step=3)])
+    (row,) = rows(reducer.take([finished(1, 22)]), "call")
     assert (row["id"], STATUSES[row["status"]], row["step"], row["shard_sizes"]) == (1, "ok", 3, "4,4")
 
 
@@ -75,11 +75,11 @@ def test_totals_are_the_same_in_whatever_order_spans_and_end_of_a_call_come(
     order: tuple[int, ...], apart: bool
 ) -> None:
     events: list[Event] = [span(1, 0, 13, 19), span(1, 1, 13, 21), finished(1, 22)]
-    ledger = Ledger(START_NS)
-    batches = [ledger.take([*people(), started(1, 10)])]
+    reducer = EventReducer(START_NS)
+    batches = [reducer.take([*people(), started(1, 10)])]
     shuffled = [events[i] for i in order]
-    batches += [ledger.take([event]) for event in shuffled] if apart else [ledger.take(shuffled)]
-    batches.append(ledger.take([], closing=True))
+    batches += [reducer.take([event]) for event in shuffled] if apart else [reducer.take(shuffled)]
+    batches.append(reducer.take([], closing=True))
     last = {row["rank"]: row for batch in batches for row in rows(batch, "lane")}
     assert (last[0]["n_calls"], last[0]["busy_ns"], last[0]["lost_ns"]) == (1, 6 * MS, 0)
     assert (last[1]["n_calls"], last[1]["busy_ns"], last[1]["lost_ns"], last[1]["n_slowest"]) == (1, 8 * MS, MS, 1)
@@ -114,24 +114,24 @@ def test_a_rank_that_never_said_when_it_ran_makes_nobody_a_straggler() -> None:
 
 
 def test_a_silent_rank_is_drawn_from_submission_to_readiness_and_marked() -> None:
-    batch = Ledger(START_NS).take([*people(), started(1, 10), silent_span(1, 0, 13, 20), span(1, 1, 13, 20)])
+    batch = EventReducer(START_NS).take([*people(), started(1, 10), silent_span(1, 0, 13, 20), span(1, 1, 13, 20)])
     silent, told = rows(batch, "rank_span")
     assert (silent["began_ns"], silent["ended_ns"], silent["said"]) == (silent["submitted_ns"], silent["ready_ns"], 0)
     assert (told["began_ns"], told["ended_ns"], told["said"]) == (13 * MS, 20 * MS, SAID_START | SAID_END)
 
 
 def test_a_call_to_one_rank_is_settled_when_its_time_is_up() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take([*people(3), started(1, 10), span(1, 0, 13, 19), span(1, 1, 13, 25), finished(1, 26)])
-    assert not rows(ledger.take([], now_ns=at(5_000)), "lane")
-    settled = {row["rank"]: row["n_slowest"] for row in rows(ledger.take([], now_ns=at(11_000)), "lane")}
+    reducer = EventReducer(START_NS)
+    reducer.take([*people(3), started(1, 10), span(1, 0, 13, 19), span(1, 1, 13, 25), finished(1, 26)])
+    assert not rows(reducer.take([], now_ns=at(5_000)), "lane")
+    settled = {row["rank"]: row["n_slowest"] for row in rows(reducer.take([], now_ns=at(11_000)), "lane")}
     assert settled == {0: 0, 1: 1}
 
 
 def test_a_future_is_added_up_when_its_value_is_asked_for_after_the_call_ended() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take([*people(), started(1, 10, blocking=False), finished(1, 22)])
-    batch = ledger.take([CallAwaited(1, at(50), 7 * MS, 2 * MS, 3 * MS)])
+    reducer = EventReducer(START_NS)
+    reducer.take([*people(), started(1, 10, blocking=False), finished(1, 22)])
+    batch = reducer.take([CallAwaited(1, at(50), 7 * MS, 2 * MS, 3 * MS)])
     (method,) = rows(batch, "method")
     assert (method["wait_ns"], method["collect_ns"], method["unpad_ns"]) == (10 * MS, 6 * MS, 8 * MS)
     driver = [row for row in rows(batch, "roll") if row["level"] == 0]
@@ -139,10 +139,10 @@ def test_a_future_is_added_up_when_its_value_is_asked_for_after_the_call_ended()
 
 
 def test_a_future_asked_for_before_its_call_ended_keeps_what_it_cost() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take([*people(), started(1, 10, blocking=False)])
-    ledger.take([CallAwaited(1, at(12), 7 * MS, 2 * MS, 3 * MS)])
-    (row,) = rows(ledger.take([finished(1, 22)]), "call")
+    reducer = EventReducer(START_NS)
+    reducer.take([*people(), started(1, 10, blocking=False)])
+    reducer.take([CallAwaited(1, at(12), 7 * MS, 2 * MS, 3 * MS)])
+    (row,) = rows(reducer.take([finished(1, 22)]), "call")
     assert (row["awaited_ns"], row["wait_ns"], row["collect_ns"], row["unpad_ns"]) == (12 * MS, 7 * MS, 2 * MS, 3 * MS)
 
 
@@ -150,7 +150,7 @@ def test_a_future_asked_for_before_its_call_ended_keeps_what_it_cost() -> None:
 def test_a_call_whose_value_could_not_be_unpadded_failed_once(awaited_first: bool) -> None:
     asked = CallAwaited(1, at(50), 1, 1, 1, ErrorFacts("RowIdentityError", "7 rows came back as 9"))
     tail: list[Event] = [asked, finished(1, 60)] if awaited_first else [finished(1, 40), asked]
-    batch = Ledger(START_NS).take([*people(), started(1, 10, blocking=False), *tail])
+    batch = EventReducer(START_NS).take([*people(), started(1, 10, blocking=False), *tail])
     assert batch.n_failed_calls == 1
     assert rows(batch, "method")[0]["n_failed"] == 1
     assert [row["kind"] for row in rows(batch, "event")].count("call") == 1
@@ -158,7 +158,9 @@ def test_a_call_whose_value_could_not_be_unpadded_failed_once(awaited_first: boo
 
 def test_an_error_becomes_columns_of_the_call_and_a_line_among_the_events() -> None:
     error = ErrorFacts("ValueError", "bad shape\nin detail", "Traceback ...", 1)
-    batch = Ledger(START_NS).take([*people(), started(1, 10), finished(1, 20, status="error")._replace(error=error)])
+    batch = EventReducer(START_NS).take(
+        [*people(), started(1, 10), finished(1, 20, status="error")._replace(error=error)]
+    )
     (row,) = rows(batch, "call")
     assert (row["error_type"], row["error_message"], row["error_traceback"], row["error_rank"]) == (
         "ValueError",
@@ -183,39 +185,39 @@ def test_texts_of_the_user_s_code_are_left_out_when_asked() -> None:
         WorkerEnded(at(60), "actor", 0, True, "gone", report=report),
         OperationChanged(at(70), "op", "resize", "train", "failed", "me", None, error="load_state said a secret"),
     ]
-    batch = Ledger(START_NS, tracebacks=False).take(events)
+    batch = EventReducer(START_NS, tracebacks=False).take(events)
     assert "secret" not in str(batch.statements)
     assert "ValueError" in str(batch.statements)
-    assert str(Ledger(START_NS).take(events).statements).count("secret") >= 7
+    assert str(EventReducer(START_NS).take(events).statements).count("secret") >= 7
 
 
 def test_an_end_without_a_start_is_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, "podium.store"):
-        batch = Ledger(START_NS).take([finished(99, 10), StepFinished(at(1), 4, ())])
+        batch = EventReducer(START_NS).take([finished(99, 10), StepFinished(at(1), 4, ())])
     assert (batch.n_events, batch.n_refused) == (2, 2)
     assert not rows(batch, "call")
 
 
 def test_every_event_of_core_has_its_place_in_the_record() -> None:
-    assert set(get_args(Event)) <= Ledger(START_NS)._on.keys()
+    assert set(get_args(Event)) <= EventReducer(START_NS)._on.keys()
 
 
 def test_something_nobody_knows_does_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, "podium.store"):
-        batch = Ledger(START_NS).take([object(), *people(), *one_call(1, 10)])
+        batch = EventReducer(START_NS).take([object(), *people(), *one_call(1, 10)])
     assert batch.n_refused == 1
     assert len(rows(batch, "call")) == 1
 
 
 def test_a_span_of_a_group_that_nobody_announced_still_finds_a_lane() -> None:
-    batch = Ledger(START_NS).take([span(5, 3, 1, 2)._replace(group="late")])
+    batch = EventReducer(START_NS).take([span(5, 3, 1, 2)._replace(group="late")])
     assert rows(batch, "lane")[0]["rank"] == 3
     assert rows(batch, "worker_group")[0]["name"] == "late"
     assert rows(batch, "rank_span")[0]["method_id"] == 0
 
 
 def test_rows_come_after_the_rows_they_refer_to() -> None:
-    batch = Ledger(START_NS).take([*people(), *one_call(1, 10)])
+    batch = EventReducer(START_NS).take([*people(), *one_call(1, 10)])
     order = [statement.split("INTO ")[1].split(" ")[0] for statement, _ in batch.statements]
     for before, after in itertools.pairwise(["pool", "worker_group", "lane", "worker"]):
         assert order.index(before) < order.index(after)
@@ -223,19 +225,19 @@ def test_rows_come_after_the_rows_they_refer_to() -> None:
 
 
 def test_a_worker_told_of_twice_is_one_row_and_another_process_on_its_rank_is_a_second() -> None:
-    ledger = Ledger(START_NS)
+    reducer = EventReducer(START_NS)
     first = people(1)
-    assert len(rows(ledger.take([*first, *first]), "worker")) == 1
+    assert len(rows(reducer.take([*first, *first]), "worker")) == 1
     assert isinstance(first[1], WorkerStarted)
     restarted = replace(first[1], pid=7777, at_ns=at(500))
-    both = rows(ledger.take([restarted]), "worker")
+    both = rows(reducer.take([restarted]), "worker")
     assert [(row["pid"], row["state"]) for row in both] == [(1000, "ended"), (7777, "alive")]
 
 
 def test_a_worker_that_died_says_so_and_a_closed_group_ends_the_others() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take(people())
-    batch = ledger.take(
+    reducer = EventReducer(START_NS)
+    reducer.take(people())
+    batch = reducer.take(
         [
             WorkerEnded(at(50), "actor", 1, True, "SIGKILL", 1001, "10.0.0.1", "update", 7),
             GroupClosed(at(60), "actor", "train"),
@@ -251,14 +253,14 @@ def test_a_worker_that_died_says_so_and_a_closed_group_ends_the_others() -> None
 
 
 def test_steps_keep_their_metrics_and_a_number_used_twice_is_two_steps() -> None:
-    ledger = Ledger(START_NS)
+    reducer = EventReducer(START_NS)
     events = [
         StepStarted(at(1), 1, 2),
         StepFinished(at(2), 1, (("reward", 0.5),)),
         StepStarted(at(3), 1, 2),
         StepFinished(at(4), 1, (("reward", 0.7), ("loss", 2))),
     ]
-    batch = ledger.take(events)
+    batch = reducer.take(events)
     assert [(row["id"], row["number"], row["ended_ns"]) for row in rows(batch, "step")] == [
         (1, 1, 2 * MS),
         (2, 1, 4 * MS),
@@ -271,18 +273,18 @@ def test_steps_keep_their_metrics_and_a_number_used_twice_is_two_steps() -> None
 
 
 def test_operations_and_audit_entries_ask_for_a_commit_that_survives_a_power_cut() -> None:
-    ledger = Ledger(START_NS)
-    assert not ledger.take([Notice(at(1), "info", "hello")]).durable
-    assert ledger.take([OperationChanged(at(1), "op", "pause", "train", "pending", "ada", None)]).durable
-    assert ledger.take([AuditFacts(at(2), "ada", "::1", "curl", "r1", "pause", "train", 3, "asked")]).durable
-    assert not ledger.take([Notice(at(3), "info", "hello")]).durable
+    reducer = EventReducer(START_NS)
+    assert not reducer.take([Notice(at(1), "info", "hello")]).durable
+    assert reducer.take([OperationChanged(at(1), "op", "pause", "train", "pending", "ada", None)]).durable
+    assert reducer.take([AuditFacts(at(2), "ada", "::1", "curl", "r1", "pause", "train", 3, "asked")]).durable
+    assert not reducer.take([Notice(at(3), "info", "hello")]).durable
 
 
 def test_an_operation_keeps_when_it_was_made_and_what_was_before() -> None:
-    ledger = Ledger(START_NS)
-    ledger.take([OperationChanged(at(1), "op", "pause", "train", "pending", "ada", 3, before="active")])
+    reducer = EventReducer(START_NS)
+    reducer.take([OperationChanged(at(1), "op", "pause", "train", "pending", "ada", 3, before="active")])
     (row,) = rows(
-        ledger.take([OperationChanged(at(9), "op", "pause", "train", "succeeded", "ada", 3, after="paused")]),
+        reducer.take([OperationChanged(at(9), "op", "pause", "train", "succeeded", "ada", 3, after="paused")]),
         "operation",
     )
     assert (row["created_ns"], row["updated_ns"], row["before"], row["after"]) == (MS, 9 * MS, "active", "paused")
@@ -290,7 +292,7 @@ def test_an_operation_keeps_when_it_was_made_and_what_was_before() -> None:
 
 @pytest.mark.parametrize("model", [Pool, WorkerGroup, Worker])
 def test_rows_of_places_have_a_value_for_every_column(model: type[Any]) -> None:
-    batch = Ledger(START_NS).take(people())
+    batch = EventReducer(START_NS).take(people())
     for row in rows(batch, str(model.__tablename__)):
         assert tuple(row) == column_names(model)
 
@@ -311,7 +313,7 @@ def test_a_text_of_megabytes_is_cut_in_every_table_with_how_much() -> None:
         finished(1, 7, status="error")._replace(error=ErrorFacts("ValueError", long, long)),
         AuditFacts(at(8), "control", "", "", "", "pause", "train", None, "refused", detail=long),
     ]
-    batch = Ledger(START_NS).take(told, closing=True)
+    batch = EventReducer(START_NS).take(told, closing=True)
     texts = [value for _, values in batch.statements for row in values for value in row if isinstance(value, str)]
     cut = [text for text in texts if "characters were cut)" in text]
     assert max(map(len, texts)) < 70_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.api.answers import as_json
+from app.api.responses import as_json
 from tests.app_doubles import House, get, some_call, some_run
 
 HALF = "train\ud800ing"

@@ -1,0 +1,1 @@
+"""The routers, one module per kind: pages, reads, control, the event stream, exports, health."""
