@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.driver import check_script, run_script, show_error
+from app.cli.driver import Program, check_module, check_script, run_program, show_error
 from app.cli.say import CommandError, Exit, is_terminal, message
 from app.cli.signals import EndSignals, code_of, is_interruption
 from app.server import FileServer, RunServer, serve, status_of
@@ -40,10 +40,12 @@ _NO_TRACEBACKS = typer.Option(
 _CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray instance that Podium starts.")
 _ON_DEATH = typer.Option("--on-death", help="Default policy when a worker dies: abort, raise or restart.")
 _STALL_S = typer.Option("--stall-s", min=0.1, help="Warn about calls in flight for longer than this many seconds.")
+_MODULE = typer.Option("-m", help="Run a module as `python -m` does: podium run [options] -m package.module [args].")
 _GPUS = typer.Option(
     "--num-gpus", min=0, help="Logical GPUs of the Ray instance that Podium starts; no hardware needed."
 )
 
+Module = Annotated[bool, _MODULE]
 Host = Annotated[str, _HOST]
 Port = Annotated[int, _PORT]
 Control = Annotated[bool, _CONTROL]
@@ -63,7 +65,10 @@ StallS = Annotated[float, _STALL_S]
 
 def run(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="Driver script. Arguments after it are passed to the script.")],
+    script: Annotated[
+        Path, typer.Argument(help="Driver script, or with -m a module. Arguments after it are passed to it.")
+    ],
+    module: Module = False,
     runs_dir: RunsDir = Path("runs"),
     host: Host = "127.0.0.1",
     port: Port = 0,
@@ -80,25 +85,25 @@ def run(
     root_path: RootPath = "",
     metrics_open: MetricsOpen = False,
 ) -> None:
-    """Run a driver script with the dashboard. Exits with the exit code of the script."""
-    path = check_script(script)
+    """Run a driver, a script or a module, with the dashboard. Exits with its exit code."""
+    program = check_module(str(script)) if module else check_script(script)
     server = serve(
         runs_dir,
         host,
         port,
         control,
-        name=path.stem,
+        name=program.name,
         allow_remote=allow_remote or _renamed(i_know),
         allowed_hosts=tuple(allowed_host or ()),
         tracebacks=not no_tracebacks,
-        script=str(script),
+        script=f"-m {script}" if module else str(script),
         uds=uds,
         root_path=root_path,
         metrics_open=metrics_open,
     )
     _use_logical_resources(num_cpus, num_gpus)
     _watch_over(on_death, stall_s)
-    raise typer.Exit(_conduct(server, path, context.args, stay=False))
+    raise typer.Exit(_conduct(server, program, context.args, stay=False))
 
 
 def demo(
@@ -136,7 +141,7 @@ def demo(
     )
     _watch_over(OnDeath.ABORT)
     stay = not leave and is_terminal(sys.stdin) and is_terminal(sys.stderr)
-    raise typer.Exit(_conduct(server, path, ["--seed", str(seed), *context.args], stay))
+    raise typer.Exit(_conduct(server, check_script(path), ["--seed", str(seed), *context.args], stay))
 
 
 def view(
@@ -165,8 +170,8 @@ def view(
         signals.wait("press Ctrl-C to stop")
 
 
-def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool) -> int:
-    """Run the script under ``server`` and return the exit code."""
+def _conduct(server: RunServer, program: Program, arguments: Sequence[str], stay: bool) -> int:
+    """Run the program under ``server`` and return the exit code."""
     # Where a script calls ray.init itself, Ray's handler of SIGTERM takes the place of ours; by default it waits 30 s.
     os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
     status = "failed"
@@ -176,12 +181,12 @@ def _conduct(server: RunServer, path: Path, arguments: Sequence[str], stay: bool
 
     with EndSignals(end_now) as signals, server:
         _announce(server)
-        outcome = run_script(path, arguments)
+        outcome = run_program(program, arguments)
         error = signals.cause(outcome.error)
         code = code_of(error) if is_interruption(error) else outcome.code
         _stop_rays_alarm()
         status = status_of(error)
-        show_error(error, path)
+        show_error(error, program.file)
         signals.clean_up(error)
         server.end()
         _let_go()

@@ -69,6 +69,19 @@ def one_line(text: str) -> str:
 # podium run
 
 
+def test_run_module_passes_on_everything_after_the_modules_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("jobs").mkdir()
+    write("jobs/__init__.py", "")
+    write("jobs/train.py", "import sys\nfrom . import __name__ as parent\nprint(parent, sys.argv[1:])\nsys.exit(3)")
+    assert main(["run", "--runs-dir", "runs", "-m", "jobs.train", "--port", "x", "-m", "lr=1"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == "jobs ['--port', 'x', '-m', 'lr=1']\n"
+    assert "Traceback" not in captured.err
+    (path,) = run_paths(Path("runs"))
+    assert "train" in path.name
+    assert the_run() == "failed"
+
+
 def test_a_script_runs_unchanged_with_its_own_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     write("beside.py", "VALUE = 41")
     write("driver.py", "import sys, beside\nprint(__name__, sys.argv, beside.VALUE + 1)")
@@ -247,7 +260,7 @@ def test_own_app_package_is_no_folder_of_pages(capsys: pytest.CaptureFixture[str
 
 def test_our_own_examples_beside_our_own_core_are_no_such_case(tmp_path: Path) -> None:
     script = ROOT / "core" / "__init__.py"
-    assert check_script(script) == script
+    assert check_script(script).file == script
     with pytest.raises(CommandError):
         check_script(tmp_path / "none.py")
 
@@ -430,5 +443,5 @@ def test_ctrl_c_ends_the_script_the_server_and_the_record(tmp_path: Path) -> Non
     assert driver.returncode == 130
     assert "podium: interrupted" in error
     assert "Traceback" not in error
-    assert the_run() == "failed"
+    assert the_run() == "ended"
     assert not list((tmp_path / "runs").glob("*token"))
