@@ -316,7 +316,7 @@ def test_on_a_terminal_the_dashboard_stays_until_ctrl_c(capsys: pytest.CaptureFi
     heard: list[str] = []
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
-    assert showing._conduct(server, script.resolve(), [], stay=True) == 0
+    assert showing._conduct(server, check_script(script), [], stay=True) == 0
     thread.join(5)
     assert heard[-1] == "ok"
     assert the_run() == "ended"
