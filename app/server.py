@@ -163,13 +163,13 @@ class RunServer:
 
     @property
     def url(self) -> str:
-        """The dashboard's address with a token in it, the control token where control is on; not for a log."""
-        return self._web.url(self._tokens.control or self._tokens.read)
+        """The dashboard's address with the read token, also where control is on: programs print it into their logs."""
+        return self._web.url(self._tokens.read)
 
     @property
-    def read_url(self) -> str:
-        """The dashboard's address with the token that may only read."""
-        return self._web.url(self._tokens.read)
+    def control_url(self) -> str:
+        """The dashboard's address with the control token, empty on a read-only server; not for a log."""
+        return self._web.url(self._tokens.control) if self._tokens.control else ""
 
     @property
     def address(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from web.frame import Content, Frame
@@ -60,12 +61,13 @@ def stragglers(ranks: tuple[RankTotal, ...], workers: tuple[Worker, ...]) -> tup
     for rank in ranks:
         lost_ms[rank.group] = lost_ms.get(rank.group, 0.0) + rank.lost_ms
     node = {(worker.group, worker.rank): worker.node for worker in workers}
+    n_ranks = Counter(rank.group for rank in ranks)
     found = []
     for rank in ranks:
         share = rank.lost_ms / lost_ms[rank.group] if lost_ms[rank.group] > 0 else 0.0
         slowest = rank.n_slowest / rank.n_calls if rank.n_calls else 0.0
-        alone = sum(other.group == rank.group for other in ranks) < 2
-        is_slow = rank.n_calls >= LEAST_CALLS and share > _MOSTLY and slowest > _MOSTLY and not alone
+        is_one_of_many = n_ranks[rank.group] > 1
+        is_slow = rank.n_calls >= LEAST_CALLS and share > _MOSTLY and slowest > _MOSTLY and is_one_of_many
         found.append(Straggler(rank, node.get((rank.group, rank.rank), ""), share, slowest, is_slow))
     return tuple(sorted(found, key=lambda one: (-one.total.lost_ms, one.total.group, one.total.rank)))
 

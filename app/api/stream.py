@@ -7,6 +7,7 @@ misses ticks in between and gets the newest. Events:
 ``pool``       a pool as in ``/api/v1/resource-pools/{name}``, when it changed; one that is gone is closed.
 ``operation``  an operation as in ``/api/v1/operations/{id}``, when it moved on.
 ``resync``     the browser was away: what it shows may be old, ask for everything again.
+``ping``       nothing was recorded for a few seconds, and the stream works: a browser polls when it hears nothing.
 ``end``        nothing more will come, the run is over or the server stops: close the stream.
 """
 
@@ -26,6 +27,8 @@ from web.source import Run, RunSource
 
 _log = logging.getLogger("podium.server")
 _N_OPERATIONS = 20
+# A browser polls after three of these without an event (SILENCE_MS in web/static/js/stream.js).
+PING_S = 5.0
 _OVER = frozenset({"ended", "failed", "died"})
 
 
@@ -103,12 +106,20 @@ class TickHub:
     Everything but ``stop`` runs on the server's loop.
     """
 
-    def __init__(self, source: RunSource, control: ControlPlane | None, reads: ReadPool, tick_s: float) -> None:
-        """Look at ``source`` every ``tick_s`` seconds, and at ``control`` where there is one."""
+    def __init__(
+        self,
+        source: RunSource,
+        control: ControlPlane | None,
+        reads: ReadPool,
+        tick_s: float,
+        ping_s: float = PING_S,
+    ) -> None:
+        """Look at ``source`` and, where there is one, ``control`` every ``tick_s`` seconds; ping when all is quiet."""
         self._source = source
         self._control = control
         self._reads = reads
         self._tick_s = tick_s
+        self._ping_s = ping_s
         self._listeners: set[Listener] = set()
         self._producer: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -160,6 +171,7 @@ class TickHub:
             self._producer = asyncio.get_running_loop().create_task(self._produce())
 
     async def _produce(self) -> None:
+        n_quiet = 0
         while True:
             await asyncio.sleep(self._tick_s)
             try:
@@ -169,7 +181,12 @@ class TickHub:
                 _log.warning("the live view could not look at the run this time", exc_info=True)
                 continue
             self._last = now
-            self._tell(news_between(before, now))
+            news = news_between(before, now)
+            n_quiet = 0 if news else n_quiet + 1
+            if n_quiet * self._tick_s >= self._ping_s:
+                n_quiet = 0
+                news = (News("ping", "ping", {}, now.seq),)
+            self._tell(news)
             if now.run.state in _OVER:
                 self._tell((_end(now),))
 

@@ -230,12 +230,14 @@ def _end_at_once(server: RunServer, status: str, code: int) -> None:
 
 def _announce(server: RunServer) -> None:
     """Print the dashboard's URL; a log gets the read token only, as more people read a log than may steer the run."""
-    if is_terminal(sys.stderr) or server.control_token_file is None:
+    if server.control_token_file is None:
         message(f"dashboard at {server.url}")
-        return
-    message(f"dashboard at {server.read_url}")
-    file = _shown(server.control_token_file)
-    message(f"that URL is read-only, as stderr is not a terminal; the control token is in {file}")
+    elif is_terminal(sys.stderr):
+        message(f"dashboard at {server.control_url}")
+    else:
+        message(f"dashboard at {server.url}")
+        file = _shown(server.control_token_file)
+        message(f"that URL is read-only, as stderr is not a terminal; the control token is in {file}")
 
 
 def _let_go() -> None:

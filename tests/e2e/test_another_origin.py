@@ -137,7 +137,7 @@ def victim(tmp_path: Path, browser: Browser) -> Iterator[Victim]:
         RayWorkerGroup(pool, RayClassWithInitArgs(Worker))
         page = watch(browser).page
         page.set_default_timeout(30_000)
-        page.goto(server.url)
+        page.goto(server.control_url)
         page.locator("[data-pool=gpus] [data-pool-action=pause]").wait_for()
         yield Victim(server, page, server.address.rstrip("/"))
         page.context.close()

@@ -68,7 +68,7 @@ def visit(server: RunServer, browser: Browser) -> Iterator[Watched]:
     """A browser with the control token."""
     watched = watch(browser)
     watched.page.set_default_timeout(30_000)
-    watched.page.goto(server.url)
+    watched.page.goto(server.control_url)
     yield watched
     watched.page.context.close()
 

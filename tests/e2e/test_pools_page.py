@@ -81,7 +81,7 @@ def visit(driver: Driver, browser: Browser) -> Iterator[Watched]:
     """A browser that followed the URL with the control token."""
     watched = watch(browser)
     watched.page.set_default_timeout(30_000)
-    watched.page.goto(driver.server.url)
+    watched.page.goto(driver.server.control_url)
     yield watched
     watched.page.context.close()
 

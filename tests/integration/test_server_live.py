@@ -139,6 +139,14 @@ def test_another_sites_page_is_refused(server: RunServer) -> None:
     assert ask(server, "OPTIONS", "/api/v1/runs", **token, Origin="http://evil.org")[0] == 403
 
 
+def test_a_program_that_prints_the_url_gives_away_the_read_token_only(server: RunServer, tmp_path: Path) -> None:
+    assert server.url == f"{server.address}?token={server.token}"
+    assert server.control_url == f"{server.address}?token={server.control_token}"
+    assert server.control_token not in server.url
+    with app.serve(tmp_path) as readable:
+        assert readable.control_url == ""
+
+
 def test_the_printed_url_opens_the_dashboard_once_the_cookie_is_set(server: RunServer) -> None:
     path = server.url.removeprefix(server.address.rstrip("/"))
     status, entered = ask(server, "GET", path)

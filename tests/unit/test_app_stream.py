@@ -146,6 +146,18 @@ def test_nobody_looks_while_nobody_listens() -> None:
     assert asyncio.run(listen()) == 0
 
 
+def test_a_stream_without_news_pings_so_that_a_browser_knows_that_it_works() -> None:
+    async def listen() -> list[str]:
+        source = MemorySource(ops=[])
+        events = TickHub(source, None, ReadPool(2, 8), tick_s=0.01, ping_s=0.03).listen(None)
+        await until(events, "pool")
+        first = await anext(events)
+        source.seq += 1
+        return [first.event, *[(await until(events, name)).event for name in ("tick", "ping")]]
+
+    assert asyncio.run(listen()) == ["ping", "tick", "ping"]
+
+
 def test_one_look_that_fails_does_not_end_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     class Shaky(MemorySource):
         fails: int = 0

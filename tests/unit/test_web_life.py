@@ -386,6 +386,23 @@ def test_few_calls_and_ranks_that_are_alone_make_no_straggler() -> None:
     assert not [one for one in stragglers.stragglers(few + alone, ()) if one.is_slow]
 
 
+def test_stragglers_of_many_ranks_are_found_without_comparing_each_with_each() -> None:
+    compared = []
+
+    class Group(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(1)
+            return str.__eq__(self, str(other))
+
+        __hash__ = str.__hash__
+
+    ranks = tuple(RankTotal(Group("a"), rank, 99, 9.0, 9.0 if rank == 7 else 0.0, 99) for rank in range(300))
+    assert [one.total.rank for one in stragglers.stragglers(ranks, ()) if one.is_slow] == [7]
+    assert len(compared) < 300 * 20
+
+
 def test_the_sums_of_the_data_page_are_those_of_the_call_table() -> None:
     source = SampleRun(NOW_MS)
     text = render_page("data", source, Frame("data"))

@@ -42,7 +42,7 @@ def take_seat(context: Context) -> Iterator[None]:
 async def stream(
     context: Context, last_event_id: Annotated[str | None, Header(max_length=100)] = None
 ) -> AsyncIterator[ServerSentEvent]:
-    """Say that something changed: tick, pool, operation, resync and, when nothing more will come, end."""
+    """Say that something changed: tick, pool, operation, resync; ping when nothing did; end when nothing will come."""
     last_seq = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else None
     if last_event_id is not None and last_seq is None:
         last_seq = -1

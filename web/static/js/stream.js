@@ -1,20 +1,23 @@
 // What happens at the server, as events: "tick" when something was recorded, "pool", "operation", "end", and
-// "connection" with {ok, sinceMs, why}; "open" when the whole state will be sent again. A hidden tab holds no
-// connection. After three failures the ticks come from polling, while the stream is tried again now and then.
+// "connection" with {ok, sinceMs, why}. A hidden tab holds no connection. After three failures, or when an open stream
+// brings nothing (the server pings every few seconds; a proxy may buffer its answer), the ticks come from polling, while
+// the stream is tried again now and then.
 
 import { root } from "./dom.js";
 
 const POLL_MS = 2000;
 const RETRY_MS = 5000;
+const SILENCE_MS = 15000;
 const FAILURES_BEFORE_POLLING = 3;
 const SHARE = 4;
-const NAMES = ["tick", "pool", "operation", "end", "resync"];
+const NAMES = ["tick", "pool", "operation", "end", "resync", "ping"];
 
 class Stream extends EventTarget {
   #source = null;
   #failures = 0;
   #poll = 0;
   #retry = 0;
+  #silence = 0;
   #lostAt = 0;
   #ended = false;
 
@@ -52,19 +55,27 @@ class Stream extends EventTarget {
     this.#source?.close();
     const source = new EventSource(`${root}/api/v1/stream`);
     this.#source = source;
-    source.onopen = () => {
-      this.#failures = 0;
-      this.#stopPolling();
-      this.answered(true);
-      this.#emit("open", {});
-    };
     source.onerror = () => this.#failed(source);
     for (const name of NAMES) {
-      source.addEventListener(name, (event) => this.#heard(name, event.data));
+      source.addEventListener(name, (event) => this.#heard(source, name, event.data));
     }
+    this.#awaitEvent(source);
   }
 
-  #heard(name, text) {
+  /** The headers of an answer say nothing of its events, so only an event shows that the stream works. */
+  #awaitEvent(source) {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => {
+      source.close();
+      this.#startPolling();
+    }, SILENCE_MS);
+  }
+
+  #heard(source, name, text) {
+    this.#failures = 0;
+    this.#stopPolling();
+    this.answered(true);
+    this.#awaitEvent(source);
     let data = {};
     try {
       data = JSON.parse(text || "{}");
@@ -80,7 +91,7 @@ class Stream extends EventTarget {
       }
       this.#ended = true;
     }
-    this.#emit(name === "resync" ? "tick" : name, data);
+    if (name !== "ping") this.#emit(name === "resync" ? "tick" : name, data);
   }
 
   #failed(source) {
@@ -88,6 +99,7 @@ class Stream extends EventTarget {
     this.answered(false);
     if (source.readyState === EventSource.CLOSED || this.#failures >= FAILURES_BEFORE_POLLING) {
       source.close();
+      clearTimeout(this.#silence);
       this.#startPolling();
     }
   }
@@ -108,6 +120,7 @@ class Stream extends EventTarget {
     this.#source?.close();
     this.#source = null;
     this.#failures = 0;
+    clearTimeout(this.#silence);
     this.#stopPolling();
   }
 }
