@@ -95,7 +95,7 @@ def questions(reader: Reader) -> dict[str, Callable[[], object]]:
         "deaths": reader.deaths,
         "in_flight": lambda: reader.in_flight(50),
         "crash_text": reader.crash_text,
-        "happenings": lambda: reader.happenings(200, None),
+        "events": lambda: reader.events(200, None),
         "operations": lambda: reader.operations(100, None),
         "audit_entries": lambda: reader.audit_entries(100, None),
         "gaps": reader.gaps,

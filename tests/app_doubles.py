@@ -13,12 +13,10 @@ from app.api import Tokens, create_app
 from app.settings import Limits, ServerSettings
 from app.store.facts import AuditFacts
 from tests.app_plane import STARTED_NS, MemoryPlane
-from web import calls
+from web import calls, rows
 from web import source as web
-from web.changes import AuditEntry, PoolGeneration
-from web.deaths import CallInFlight, Death
-from web.groups import Group
 from web.latency import LatencyMap, MethodLatency, RankMap
+from web.rows import AuditEntry, CallInFlight, Death, Group, PoolGeneration
 from web.steps import StepsSum
 
 PORT = 4321
@@ -27,9 +25,9 @@ URL = f"http://{HOST}"
 STARTED_AT = "2026-01-02T03:04:05.678+00:00"
 
 
-def some_run(**changes: object) -> web.Run:
+def some_run(**changes: object) -> rows.Run:
     """Return a running run of 60 s with 25 calls."""
-    run = web.Run(
+    run = rows.Run(
         id="run-1",
         name="arithmetic",
         script="driver.py",
@@ -47,9 +45,9 @@ def some_run(**changes: object) -> web.Run:
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def some_call(call_id: int, method: str = "generate", status: str = "ok") -> calls.CallRow:
+def some_call(call_id: int, method: str = "generate", status: str = "ok") -> rows.CallRow:
     """Return one call of the group "rollout"."""
-    return calls.CallRow(
+    return rows.CallRow(
         id=call_id,
         group="rollout",
         pool="pool",
@@ -72,32 +70,32 @@ def some_call(call_id: int, method: str = "generate", status: str = "ok") -> cal
 class MemorySource:
     """A run whose record is lists; ``seq`` grows when a test says so."""
 
-    the_run: web.Run = field(default_factory=some_run)
-    rows: list[calls.CallRow] = field(default_factory=lambda: [some_call(i) for i in range(25, 0, -1)])
-    the_pools: list[web.Pool] = field(default_factory=lambda: [web.Pool("pool", "active", 1, (2,), 2, ("rollout",))])
-    ops: list[web.Operation] = field(default_factory=list)
-    events: list[web.Happening] = field(
-        default_factory=lambda: [web.Happening(i, i * 10.0, "info", "notice", f"line {i}") for i in range(5, 0, -1)]
+    the_run: rows.Run = field(default_factory=some_run)
+    call_rows: list[rows.CallRow] = field(default_factory=lambda: [some_call(i) for i in range(25, 0, -1)])
+    the_pools: list[rows.Pool] = field(default_factory=lambda: [rows.Pool("pool", "active", 1, (2,), 2, ("rollout",))])
+    ops: list[rows.Operation] = field(default_factory=list)
+    the_events: list[rows.EventRow] = field(
+        default_factory=lambda: [rows.EventRow(i, i * 10.0, "info", "notice", f"line {i}") for i in range(5, 0, -1)]
     )
     seq: int = 1
     lag_ms: float = 1.0
 
-    def run(self) -> web.Run:
+    def run(self) -> rows.Run:
         return self.the_run
 
-    def recorder(self) -> web.RecorderState:
-        return web.RecorderState(100, 0, None, self.lag_ms, 4096)
+    def recorder(self) -> rows.RecorderState:
+        return rows.RecorderState(100, 0, None, self.lag_ms, 4096)
 
     def overview(self) -> web.Overview:
         return web.Overview(
             run=self.run(),
             recorder=self.recorder(),
-            steps=(web.Step(1, 3, 0.0, 20_000.0, (("reward", float("nan")),)),),
+            steps=(rows.Step(1, 3, 0.0, 20_000.0, (("reward", float("nan")),)),),
             methods=(),
             ranks=(),
             pools=self.pools(),
             workers=self.workers(),
-            happenings=tuple(self.events),
+            events=tuple(self.the_events),
             calls_per_s=0.4,
         )
 
@@ -111,9 +109,9 @@ class MemorySource:
         return None if to_ms is None else self.timeline(from_ms, to_ms, 100)
 
     def call(self, call_id: int) -> calls.CallDetail | None:
-        for row in self.rows:
+        for row in self.call_rows:
             if row.id == call_id:
-                span = calls.RankSpan(0, "node-a", 100.0, 101.0, 149.0, 150.0, 0.1, "ok", 6, 6, 500, 1000)
+                span = rows.RankSpan(0, "node-a", 100.0, 101.0, 149.0, 150.0, 0.1, "ok", 6, 6, 500, 1000)
                 return calls.CallDetail(
                     row, 1, 0.0, 1.0, 1.0, 46.0, 1.0, 1.0, None, (6, 6), 10, (span,), 0, 48.0, 48.0, None, None
                 )
@@ -122,7 +120,7 @@ class MemorySource:
     def calls(self, limit: int, cursor: int | None, narrowed: calls.CallFilter) -> calls.CallPage:
         found = [
             row
-            for row in self.rows
+            for row in self.call_rows
             if (cursor is None or row.id < cursor)
             and narrowed.method in {"", row.method}
             and narrowed.group in {"", row.group}
@@ -131,16 +129,16 @@ class MemorySource:
         ]
         return calls.CallPage(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
 
-    def pools(self) -> tuple[web.Pool, ...]:
+    def pools(self) -> tuple[rows.Pool, ...]:
         return tuple(self.the_pools)
 
-    def workers(self) -> tuple[web.Worker, ...]:
-        return (web.Worker("rollout", "pool", 0, 0, "w0", 11, "node-a", "a1", "0", "alive", 5.0, None),)
+    def workers(self) -> tuple[rows.Worker, ...]:
+        return (rows.Worker("rollout", "pool", 0, 0, "w0", 11, "node-a", "a1", "0", "alive", 5.0, None),)
 
-    def happenings(self, limit: int, cursor: int | None) -> tuple[web.Happening, ...]:
-        return tuple([one for one in self.events if cursor is None or one.id < cursor][:limit])
+    def events(self, limit: int, cursor: int | None) -> tuple[rows.EventRow, ...]:
+        return tuple([one for one in self.the_events if cursor is None or one.id < cursor][:limit])
 
-    def operations(self, limit: int, cursor: str | None) -> tuple[web.Operation, ...]:
+    def operations(self, limit: int, cursor: str | None) -> tuple[rows.Operation, ...]:
         ids = [one.id for one in self.ops]
         begin = ids.index(cursor) + 1 if cursor in ids else 0
         return tuple(self.ops[begin : begin + limit])
@@ -163,7 +161,7 @@ class MemorySource:
     def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
         return ()
 
-    def gaps(self) -> tuple[web.Gap, ...]:
+    def gaps(self) -> tuple[rows.Gap, ...]:
         return ()
 
     def latencies(self, from_ms: float | None, to_ms: float | None) -> tuple[MethodLatency, ...]:

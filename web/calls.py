@@ -5,52 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """A call in a list. ``status`` is running, ok, error, died or cancelled.
-
-    A call that was in flight when the driver died has died with it.
-    """
-
-    id: int
-    group: str
-    pool: str
-    method: str
-    dispatch_mode: str
-    execute_mode: str
-    blocking: bool
-    step: int
-    status: str
-    started_ms: float
-    duration_ms: float
-    rows: int
-    padding_rows: int
-    bytes_out: int
-    bytes_in: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankSpan:
-    """One rank's part of a call, in ms since the run's start; None where the rank did not report.
-
-    ``queued_ms`` = started - submitted, ``ran_ms`` = finished - started, ``fetched_ms`` = ready - finished.
-    ``outside`` says that the aligned span sticks out of its call by more than the clocks' error.
-    """
-
-    rank: int
-    node: str
-    submitted_ms: float
-    started_ms: float | None
-    finished_ms: float | None
-    ready_ms: float | None
-    clock_error_ms: float
-    status: str
-    rows_in: int
-    rows_out: int
-    bytes_in: int
-    bytes_out: int
-    outside: bool = False
+from web.rows import CallRow, RankSpan
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import count
 
-from web.calls import CallRow
+from web.rows import CallRow
 from web.source import DriverBars, Timeline
 
 CALL_COLUMNS = tuple(field.name for field in fields(CallRow))

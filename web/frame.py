@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import urlencode
 
-from web.deaths import CallInFlight
+from web.rows import CallInFlight
 
 # What a page's template is filled with, by name.
 Content: TypeAlias = dict[str, object]

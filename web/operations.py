@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.changes import AuditEntry
 from web.frame import Content, Frame
 from web.plans import PlanView, plan_view
-from web.source import Operation, RunSource
+from web.rows import AuditEntry, Operation
+from web.source import RunSource
 
 OPERATIONS_PER_PAGE = 50
 AUDIT_PER_PAGE = 100

@@ -7,7 +7,8 @@ import math
 from web.figures import figure_specs
 from web.frame import Content, Frame
 from web.phases import shares_of_call, shares_of_wall_time
-from web.source import Overview, RunSource, Step, Worker
+from web.rows import Step, Worker
+from web.source import Overview, RunSource
 
 N_TOP_METHODS = 12
 N_SLOW_RANKS = 8

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.calls import CallFilter, CallRow
+from web.calls import CallFilter
 from web.frame import Content, Frame
-from web.source import MethodTotal, RunSource
+from web.rows import CallRow, MethodTotal
+from web.source import RunSource
 
 N_CALLS_BY_STEP = 500
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.source import Operation, Pool, Run
+from web.rows import Operation, Pool, Run
 
 N_OPERATIONS = 20
 WAITING = "waiting_for_safe_point"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from web.changes import PoolGeneration
 from web.operations import OperationRow
 from web.plans import PoolBox
-from web.source import Pool, Worker
+from web.rows import Pool, PoolGeneration, Worker
 
 START = "start"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.changes import PoolGeneration, Slot
-from web.deaths import CallInFlight
 from web.frame import Content, Frame
 from web.operations import OperationRow, operation_rows
 from web.pool_history import Past, as_of, moments
-from web.source import Pool, RunSource, Worker
+from web.rows import CallInFlight, Pool, PoolGeneration, Slot, Worker
+from web.source import RunSource
 
 N_HISTORY = 100
 _CHANGES = frozenset({"resize", "split", "merge", "move"})

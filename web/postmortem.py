@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from web.deaths import CallInFlight, Death
 from web.figures import figure_specs
 from web.frame import Content, Frame
-from web.source import Lane, Run, RunSource, Timeline, Worker
+from web.rows import CallInFlight, Death, Run, Worker
+from web.source import Lane, RunSource, Timeline
 
 LAST_MS = 60_000.0
 N_EVENTS = 25
@@ -67,7 +67,7 @@ def load_postmortem(source: RunSource, frame: Frame) -> Content:
         in_flight=in_flight,
         ranks=ranks_at_end(seen, in_flight, source.workers(), deaths),
         gaps=source.gaps(),
-        happenings=source.happenings(N_EVENTS, None),
+        events=source.events(N_EVENTS, None),
         from_ms=max(run.duration_ms - LAST_MS, 0.0),
         n_rows=3 + len(seen.lanes) + len({(lane.pool, lane.group) for lane in seen.lanes}),
         specs=figure_specs(),

@@ -43,5 +43,5 @@ def load_report(source: RunSource, now: datetime | None = None) -> Content:
         in_flight=source.in_flight(N_IN_FLIGHT),
         gaps=source.gaps(),
         operations=source.operations(N_OPERATIONS, None),
-        happenings=source.happenings(N_EVENTS, None),
+        events=source.events(N_EVENTS, None),
     )

@@ -12,194 +12,25 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from web.calls import CallSource
-from web.changes import ChangeSource
-from web.deaths import DeathSource
-from web.groups import GroupSource
 from web.latency import LatencySource
+from web.rows import (
+    AuditEntry,
+    CallInFlight,
+    Death,
+    EventRow,
+    Gap,
+    Group,
+    MethodTotal,
+    Operation,
+    Pool,
+    PoolGeneration,
+    RankTotal,
+    RecorderState,
+    Run,
+    Step,
+    Worker,
+)
 from web.steps import StepSource
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run, that is one file. ``state`` is running, ended, failed or died; ``started_at`` is ISO 8601 in UTC."""
-
-    id: str
-    name: str
-    script: str
-    state: str
-    started_at: str
-    duration_ms: float
-    host: str
-    pid: int
-    podium_version: str
-    python_version: str
-    ray_version: str
-    n_calls: int
-    n_failed_calls: int
-    controllable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RecorderState:
-    """The recorder strip: how much was recorded, lost or pruned, and how far the writer is behind.
-
-    ``n_gaps`` counts the times of which something was lost. ``db_bytes`` is the file with its write-ahead log,
-    ``log_bytes`` that log alone; ``journal`` is "delete" where a log cannot be, on a network filesystem.
-    """
-
-    n_recorded: int
-    n_dropped: int
-    pruned_before_ms: float | None
-    writer_lag_ms: float
-    db_bytes: int
-    log_bytes: int = 0
-    journal: str = "wal"
-    n_gaps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A time of which ``n_events`` events were not recorded, and why."""
-
-    from_ms: float
-    to_ms: float
-    n_events: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the driver, with what it chose to show. ``total`` is 0 when the driver did not say."""
-
-    index: int
-    total: int
-    started_ms: float
-    ended_ms: float | None
-    metrics: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MethodTotal:
-    """A method's calls added up. The phases are sums over its calls."""
-
-    group: str
-    method: str
-    n_calls: int
-    n_failed: int
-    total_ms: float
-    mean_ms: float
-    max_ms: float
-    gate_ms: float
-    dispatch_ms: float
-    execute_ms: float
-    wait_ms: float
-    collect_ms: float
-    unpad_ms: float
-    rows: int
-    padding_rows: int
-    bytes_out: int
-    bytes_in: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankTotal:
-    """A rank's spans added up; ``lost_ms`` is the sum over calls of its run time above the median of the ranks.
-
-    ``streak`` is in how many calls in a row, up to the last, it was the slowest; ``longest_streak`` the most that it
-    ever was, from ``longest_streak_from_ms`` on.
-    """
-
-    group: str
-    rank: int
-    n_calls: int
-    busy_ms: float
-    lost_ms: float
-    n_slowest: int
-    streak: int = 0
-    longest_streak: int = 0
-    longest_streak_from_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool in its current state. ``state`` is active, pausing, paused, changing, closed or failed."""
-
-    name: str
-    state: str
-    generation: int
-    process_on_nodes: tuple[int, ...]
-    world_size: int
-    groups: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One worker process of the run; ``state`` is alive, ended or died.
-
-    ``clock_offset_ms`` is its clock less the driver's, wrong by ``clock_error_ms`` at most; None where unknown.
-    """
-
-    group: str
-    pool: str
-    rank: int
-    local_rank: int
-    name: str
-    pid: int
-    node: str
-    actor_id: str
-    devices: str
-    state: str
-    started_ms: float
-    ended_ms: float | None
-    reason: str = ""
-    clock_offset_ms: float | None = None
-    clock_error_ms: float | None = None
-    last_call_id: int = 0
-    last_method: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """A line in the list of events."""
-
-    id: int
-    at_ms: float
-    level: str
-    kind: str
-    text: str
-
-
-# The states that an operation ends in.
-END_STATES = frozenset({"succeeded", "failed", "cancelled", "expired"})
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A control operation and how it went. ``plan`` is its plan as JSON text, or empty.
-
-    ``safe_point_ms`` is how long it waited for a safe point, ``downtime_ms`` how long the driver was blocked for it.
-    """
-
-    id: str
-    kind: str
-    pool: str
-    state: str
-    who: str
-    created_ms: float
-    updated_ms: float
-    before: str
-    after: str
-    error: str
-    expected_generation: int | None = None
-    progress: str = ""
-    plan: str = ""
-    safe_point_ms: float = 0.0
-    downtime_ms: float = 0.0
-
-    @property
-    def done(self) -> bool:
-        """Whether it will not change any more."""
-        return self.state in END_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +44,7 @@ class Overview:
     ranks: tuple[RankTotal, ...]
     pools: tuple[Pool, ...]
     workers: tuple[Worker, ...]
-    happenings: tuple[Happening, ...]
+    events: tuple[EventRow, ...]
     calls_per_s: float
 
 
@@ -302,13 +133,13 @@ class Timeline:
     driver: DriverBars = field(default_factory=DriverBars)
     heat: Heat = field(default_factory=Heat)
     steps: tuple[Step, ...] = ()
-    markers: tuple[Happening, ...] = ()
+    markers: tuple[EventRow, ...] = ()
 
 
 MAX_BARS = 2000
 
 
-class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSource, StepSource, Protocol):
+class RunSource(CallSource, LatencySource, StepSource, Protocol):
     """Answers about one run. Every method may be called from several threads at once."""
 
     def run(self) -> Run:
@@ -320,7 +151,7 @@ class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSourc
         ...
 
     def overview(self) -> Overview:
-        """Return the first page's content: all steps, methods by total time, ranks by lost time, 10 happenings."""
+        """Return the first page's content: all steps, methods by total time, ranks by lost time, 10 events."""
         ...
 
     def timeline(self, from_ms: float | None, to_ms: float | None, px: int) -> Timeline:
@@ -339,12 +170,36 @@ class RunSource(CallSource, DeathSource, ChangeSource, LatencySource, GroupSourc
         """Return every worker the run had."""
         ...
 
-    def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
+    def events(self, limit: int, cursor: int | None) -> tuple[EventRow, ...]:
         """Return events newest first, those with an id below ``cursor``."""
         ...
 
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
         """Return control operations newest first, those made before operation ``cursor``."""
+        ...
+
+    def deaths(self) -> tuple[Death, ...]:
+        """Return the workers that died, in the order of their deaths."""
+        ...
+
+    def crash_text(self) -> str:
+        """Return what faulthandler wrote beside the run's file, empty when it wrote nothing."""
+        ...
+
+    def in_flight(self, limit: int) -> tuple[CallInFlight, ...]:
+        """Return the calls without an end, longest first."""
+        ...
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return every worker group the run had, in the order they were made."""
+        ...
+
+    def pool_generations(self) -> tuple[PoolGeneration, ...]:
+        """Return what every pool looked like in each of its generations, by pool and generation."""
+        ...
+
+    def audit_entries(self, limit: int, cursor: int | None) -> tuple[AuditEntry, ...]:
+        """Return attempts to change something newest first, those with an id below ``cursor``."""
         ...
 
     def gaps(self) -> tuple[Gap, ...]:

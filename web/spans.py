@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.calls import CallDetail, RankSpan
+from web.calls import CallDetail
+from web.rows import RankSpan
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from web.frame import Content, Frame
-from web.source import RankTotal, RunSource, Worker
+from web.rows import RankTotal, Worker
+from web.source import RunSource
 
 LEAST_CALLS = 10
 _MOSTLY = 0.5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.deaths import Death
 from web.frame import Content, Frame
-from web.source import RunSource, Worker
+from web.rows import Death, Worker
+from web.source import RunSource
 
 WORKER_STATES = ("alive", "restarted", "dead", "ended")
 

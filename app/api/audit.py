@@ -9,7 +9,7 @@ from typing import Protocol
 
 from app.store.facts import AuditFacts
 from core.events import Event, OperationChanged
-from web.source import END_STATES
+from web.rows import END_STATES
 
 
 class AuditLog(Protocol):

@@ -17,7 +17,8 @@ from app.api.stream import TickHub
 from app.api.tokens import Tokens
 from app.settings import ServerSettings
 from core.control.commands import ControlPlane
-from web.source import Run, RunSource
+from web.rows import Run
+from web.source import RunSource
 
 if TYPE_CHECKING:
     from core.health.in_flight import CallInFlight

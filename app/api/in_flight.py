@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app.api.context import AppContext
 from app.api.views import run_start_ns
-from web import deaths
+from web import rows
 
 if TYPE_CHECKING:
     from core.health.in_flight import CallInFlight
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_CALLS = 200
 
 
-def calls_now(context: AppContext) -> tuple[deaths.CallInFlight, ...]:
+def calls_now(context: AppContext) -> tuple[rows.CallInFlight, ...]:
     """Return at most ``MAX_CALLS`` calls in flight, the oldest first.
 
     The record knows where a rank lives and which calls were told as stalled; it is a moment behind.
@@ -33,12 +33,12 @@ def calls_now(context: AppContext) -> tuple[deaths.CallInFlight, ...]:
 
 def _view(
     call: CallInFlight, started_ns: int, homes: dict[tuple[str, int], tuple[str, int]], is_stalled: bool
-) -> deaths.CallInFlight:
+) -> rows.CallInFlight:
     out = tuple(
-        deaths.RankOut(rank.rank, round(rank.seconds * 1e3, 3), *homes.get((call.group, rank.rank), ("", 0)))
+        rows.RankOut(rank.rank, round(rank.seconds * 1e3, 3), *homes.get((call.group, rank.rank), ("", 0)))
         for rank in call.out
     )
-    return deaths.CallInFlight(
+    return rows.CallInFlight(
         id=call.call_id,
         group=call.group,
         pool=call.pool,

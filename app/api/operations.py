@@ -9,9 +9,9 @@ from app.api.context import AppContext
 from app.api.problems import ProblemError, not_found
 from core.control import commands
 from core.errors import UnknownNameError
-from web import source
+from web import rows
 
-Known: TypeAlias = commands.Operation | source.Operation
+Known: TypeAlias = commands.Operation | rows.Operation
 
 
 def find_operation(context: AppContext, operation_id: str) -> Known:
@@ -51,14 +51,14 @@ def list_operations(context: AppContext, limit: int, cursor: str | None) -> tupl
     return tuple(found.values())[:limit]
 
 
-def _not_recorded(context: AppContext, recorded: tuple[source.Operation, ...]) -> tuple[commands.Operation, ...]:
+def _not_recorded(context: AppContext, recorded: tuple[rows.Operation, ...]) -> tuple[commands.Operation, ...]:
     if context.control is None:
         return ()
     known = {one.id for one in recorded}
     return tuple(takewhile(lambda one: one.id not in known, reversed(context.control.operations())))
 
 
-def _fresh(context: AppContext, known: source.Operation) -> Known:
+def _fresh(context: AppContext, known: rows.Operation) -> Known:
     """Return what the live plane says of an operation, as the record is a moment behind."""
     if context.control is None:
         return known

@@ -23,7 +23,8 @@ from typing import Any
 from app.api.limits import ReadPool
 from app.api.views import operation_view, pool_view
 from core.control.commands import ControlPlane
-from web.source import Run, RunSource
+from web.rows import Run
+from web.source import RunSource
 
 _log = logging.getLogger("podium.server")
 _N_OPERATIONS = 20

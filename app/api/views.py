@@ -10,7 +10,7 @@ import orjson
 
 from app.store.texts import LINE, MESSAGE, bounded
 from core.control import commands
-from web import source
+from web import rows
 from web.plans import public_names
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,7 +21,7 @@ _TITLES = {
 }
 
 
-def pool_view(pool: commands.PoolSnapshot | source.Pool) -> dict[str, object]:
+def pool_view(pool: commands.PoolSnapshot | rows.Pool) -> dict[str, object]:
     """Return a pool's JSON; the calls in flight and waiting are null where only the file is there to ask."""
     return {
         "name": pool.name,
@@ -42,7 +42,7 @@ def plan_view(plan: object) -> dict[str, Any] | None:
     return public_names(asdict(plan)) if is_dataclass(plan) and not isinstance(plan, type) else None
 
 
-def operation_view(operation: commands.Operation | source.Operation, run: source.Run) -> dict[str, object]:
+def operation_view(operation: commands.Operation | rows.Operation, run: rows.Run) -> dict[str, object]:
     """Return an operation's JSON, with times in ms since the run's start and ``created_at`` as ISO 8601.
 
     Once it is done, ``result`` says what became of it, or ``error`` why nothing did, in the shape of a problem.
@@ -91,7 +91,7 @@ def brief_operation(operation: commands.Operation) -> dict[str, object]:
     }
 
 
-def run_start_ns(run: source.Run) -> int:
+def run_start_ns(run: rows.Run) -> int:
     """Return the run's start on the driver clock, as exact as ``started_at`` says."""
     since = _started(run) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
@@ -111,6 +111,6 @@ def _loaded(text: str) -> dict[str, Any] | None:
     return public_names(found) if isinstance(found, dict) else None
 
 
-def _started(run: source.Run) -> datetime:
+def _started(run: rows.Run) -> datetime:
     started = datetime.fromisoformat(run.started_at)
     return started if started.tzinfo is not None else started.replace(tzinfo=UTC)

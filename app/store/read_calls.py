@@ -9,7 +9,8 @@ from typing import Any
 from app.store.codes import CANCELLED, DIED, RUNNING, SAID_END, SAID_START, STATUSES, unpack_sizes
 from app.store.texts import MESSAGE, TRACEBACK, shown
 from app.store.totals import median
-from web.calls import CallDetail, CallRow, RankSpan
+from web.calls import CallDetail
+from web.rows import CallRow, RankSpan
 
 CALL_ROW = (
     "SELECT c.id, g.name, coalesce(p.name, ''), m.name, d.text, e.text, c.blocking, c.step, c.status, c.started_ns, "

@@ -11,7 +11,7 @@ from app.store.deaths import unpack_others
 from app.store.private import open_beside
 from app.store.read_calls import ms, running_lanes
 from app.store.runs import crash_path
-from web.deaths import CallInFlight, Death, RankDoing, RankOut
+from web.rows import CallInFlight, Death, RankDoing, RankOut
 
 _MAX_CRASH_BYTES = 256 * 1024
 _MAX_DEATHS = 1_000

@@ -7,8 +7,7 @@ from collections import defaultdict
 
 from app.store.codes import unpack_processes, whole
 from app.store.read_calls import ms
-from web.changes import AuditEntry, PoolGeneration, Slot
-from web.source import Operation, Pool, Worker
+from web.rows import AuditEntry, Operation, Pool, PoolGeneration, Slot, Worker
 
 _NEWEST = 2**62
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections import defaultdict
 
 from app.store.read_calls import ms
-from web.groups import Group
+from web.rows import Group
 
 
 def groups(connection: sqlite3.Connection) -> tuple[Group, ...]:

@@ -22,7 +22,8 @@ from app.store.windows import (
     waited_from,
     window_of,
 )
-from web.source import MAX_BARS, Bars, DriverBars, Happening, Heat, Step, Timeline
+from web.rows import EventRow, Step
+from web.source import MAX_BARS, Bars, DriverBars, Heat, Timeline
 
 _N_MARKERS = 200
 _MARKER = 500
@@ -218,10 +219,10 @@ def _waited(row: tuple[Any, ...], end_ns: int) -> int:
     return int(row[8])
 
 
-def _markers(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> tuple[Happening, ...]:
+def _markers(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> tuple[EventRow, ...]:
     rows = connection.execute(
         f"SELECT id, at_ns, level, kind, {shown('text', _MARKER)} FROM event WHERE at_ns BETWEEN ? AND ? AND {_MARKED} "
         "ORDER BY at_ns DESC LIMIT ?",
         (from_ns, to_ns, _N_MARKERS),
     ).fetchall()
-    return tuple(Happening(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in reversed(rows))
+    return tuple(EventRow(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in reversed(rows))

@@ -31,23 +31,24 @@ from app.store.read_calls import ms
 from app.store.readpool import ReadPool
 from app.store.texts import LINE, NAME, bounded, shown
 from web.calls import CallDetail, CallFilter, CallPage
-from web.changes import AuditEntry, PoolGeneration
-from web.deaths import CallInFlight, Death
-from web.groups import Group
 from web.latency import LatencyMap, MethodLatency, RankMap
-from web.source import (
+from web.rows import (
+    AuditEntry,
+    CallInFlight,
+    Death,
+    EventRow,
     Gap,
-    Happening,
+    Group,
     MethodTotal,
     Operation,
-    Overview,
     Pool,
+    PoolGeneration,
     RankTotal,
     RecorderState,
     Run,
-    Timeline,
     Worker,
 )
+from web.source import Overview, Timeline
 from web.steps import StepsSum
 
 P = ParamSpec("P")
@@ -132,7 +133,7 @@ class Reader:
 
     @_answer
     def overview(self) -> Overview:
-        """Return the first page's content: steps, methods by total time, ranks by lost time, 10 happenings.
+        """Return the first page's content: steps, methods by total time, ranks by lost time, 10 events.
 
         Of more than ``read_timeline.MAX_STEPS_LISTED`` steps an even selection with the last is returned.
         """
@@ -146,7 +147,7 @@ class Reader:
                 ranks=_ranks(connection),
                 pools=read_entities.pools(connection),
                 workers=read_entities.workers(connection),
-                happenings=_happenings(connection, 10, None),
+                events=_events(connection, 10, None),
                 calls_per_s=_calls_per_s(connection, now),
             )
 
@@ -242,10 +243,10 @@ class Reader:
             return read_latency.rank_map(connection, group, *self._window(connection, from_ms, to_ms), px)
 
     @_answer
-    def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
+    def events(self, limit: int, cursor: int | None) -> tuple[EventRow, ...]:
         """Return events newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
-            return _happenings(connection, limit, cursor)
+            return _events(connection, limit, cursor)
 
     @_answer
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
@@ -402,12 +403,12 @@ def _ranks(connection: sqlite3.Connection) -> tuple[RankTotal, ...]:
     return tuple(RankTotal(*(*row[:3], ms(row[3]), ms(row[4]), *row[5:8], ms(row[8]))) for row in rows)
 
 
-def _happenings(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[Happening, ...]:
+def _events(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[EventRow, ...]:
     rows = connection.execute(
         f"SELECT id, at_ns, level, kind, {shown('text')} FROM event WHERE id < ? ORDER BY id DESC LIMIT ?",
         (2**62 if cursor is None else cursor, limit),
     )
-    return tuple(Happening(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in rows)
+    return tuple(EventRow(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in rows)
 
 
 def _calls_per_s(connection: sqlite3.Connection, now: _Now) -> float:

@@ -43,7 +43,7 @@ def test_a_script_that_ends_and_one_that_raises_are_both_closed_and_told_apart(t
     for path in run_paths(tmp_path):
         with contextlib.closing(Reader(path)) as reader:
             run = reader.run()
-            found[run.name] = (run.state, reader.happenings(1, None)[0].text)
+            found[run.name] = (run.state, reader.events(1, None)[0].text)
     assert found == {"ending": ("ended", "hello from ending"), "failing": ("failed", "hello from failing")}
 
 
@@ -69,7 +69,7 @@ def test_a_driver_that_is_aborted_leaves_its_stacks_beside_the_file(tmp_path: Pa
     assert done.returncode == -signal.SIGABRT, done.stderr
     (path,) = run_paths(tmp_path)
     with contextlib.closing(Reader(path, wall_ns=lambda: time.time_ns() + 2 * STALE_NS)) as reader:
-        assert (reader.run().state, reader.happenings(1, None)[0].text) == ("died", "the last word")
+        assert (reader.run().state, reader.events(1, None)[0].text) == ("died", "the last word")
         text = reader.crash_text()
     assert "Fatal Python error: Aborted" in text
     assert text.count("most recent call first") >= 3

@@ -196,7 +196,7 @@ def test_on_a_network_filesystem_there_is_no_log_and_a_warning_says_so(
         assert not (tmp_path / "run.db-wal").exists()
         with contextlib.closing(Reader(recorder.path)) as reader:
             assert (reader.recorder().journal, reader.run().n_calls) == ("delete", 1)
-            (warning,) = [line for line in reader.happenings(10, None) if line.kind == "recorder"]
+            (warning,) = [line for line in reader.events(10, None) if line.kind == "recorder"]
             assert (warning.level, "of type nfs4" in warning.text) == ("warning", True)
     assert ask(recorder.path, "PRAGMA integrity_check") == [("ok",)]
 

@@ -12,7 +12,8 @@ import pytest
 from app.store import read_list
 from app.store.reader import Reader
 from benchmarks.synth import make
-from web.calls import CallFilter, CallRow
+from web.calls import CallFilter
+from web.rows import CallRow
 
 pytestmark = pytest.mark.integration
 N_CALLS = 2_000

@@ -82,7 +82,7 @@ def test_the_worker_that_was_lost_has_a_report(reader: Reader) -> None:
 
 
 def test_the_list_of_events_tells_each_state_of_an_operation_once(reader: Reader) -> None:
-    texts = [line.text for line in reader.happenings(200, None) if line.kind == "operation"]
+    texts = [line.text for line in reader.events(200, None) if line.kind == "operation"]
     assert texts.count("resize trainers by driver is succeeded") == 3
     assert texts.count("resize trainers by driver is running") == 3
 

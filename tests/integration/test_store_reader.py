@@ -439,7 +439,7 @@ def test_an_empty_run_is_an_empty_timeline(stage: Stage) -> None:
     assert (shown.mode, shown.lanes, list(shown.bars.lane)) == ("bars", (), [])
 
 
-def test_happenings_and_operations_are_paged_newest_first(stage: Stage) -> None:
+def test_events_and_operations_are_paged_newest_first(stage: Stage) -> None:
     for n in range(5):
         stage.play(OperationChanged(at(n), f"op{n}", "pause", "train", "succeeded", "ada", None, "active", "paused"))
     newest = stage.reader.operations(2, None)
@@ -447,8 +447,8 @@ def test_happenings_and_operations_are_paged_newest_first(stage: Stage) -> None:
     assert [one.id for one in stage.reader.operations(10, "op3")] == ["op2", "op1", "op0"]
     assert stage.reader.operations(10, "nonsense") == ()
     assert (newest[0].before, newest[0].after, newest[0].who) == ("active", "paused", "ada")
-    happenings = stage.reader.happenings(2, None)
-    assert [one.id for one in stage.reader.happenings(10, happenings[-1].id)] == [3, 2, 1]
+    events = stage.reader.events(2, None)
+    assert [one.id for one in stage.reader.events(10, events[-1].id)] == [3, 2, 1]
 
 
 def test_the_sequence_grows_with_every_recording_and_not_without(stage: Stage) -> None:
@@ -602,4 +602,4 @@ def test_a_path_with_odd_letters_is_opened_as_it_is(tmp_path: Path) -> None:
 def test_times_are_milliseconds_since_the_start(stage: Stage) -> None:
     run = stage.play(*people(), Notice(at(2 * S / MS), "info", "two seconds in")).run()
     assert run.duration_ms >= 2000
-    assert stage.reader.happenings(1, None)[0].at_ms == 2000.0
+    assert stage.reader.events(1, None)[0].at_ms == 2000.0

@@ -33,6 +33,7 @@ from tests.app_doubles import (
     some_call,
     some_run,
 )
+from web import rows
 from web import source as web
 
 PAUSE = "/api/v1/resource-pools/pool/pause"
@@ -104,7 +105,7 @@ def test_calls_are_paged_by_key_without_gap_or_repeat() -> None:
 
 
 def test_calls_are_narrowed() -> None:
-    house = House(MemorySource(rows=[some_call(2, "update", "error"), some_call(1)]))
+    house = House(MemorySource(call_rows=[some_call(2, "update", "error"), some_call(1)]))
     assert [one["id"] for one in get("/api/v1/calls?method=update&status=error&step=1", house).json()["items"]] == [2]
     assert get("/api/v1/calls?step=7", house).json() == {"items": [], "next_cursor": None}
 
@@ -163,7 +164,7 @@ def test_a_file_that_is_busy_asks_to_come_back() -> None:
 
 def test_an_error_of_ours_is_a_problem_that_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MemorySource):
-        def workers(self) -> tuple[web.Worker, ...]:
+        def workers(self) -> tuple[rows.Worker, ...]:
             raise RuntimeError("password=hunter2")
 
     response = get("/api/v1/workers", House(Broken()))
@@ -198,7 +199,7 @@ def test_a_browser_gets_problems_as_pages_and_nothing_in_them_is_markup() -> Non
 
 def test_names_are_text_on_every_page() -> None:
     name = "<img src=x onerror=alert(1)>"
-    house = House(MemorySource(the_run=some_run(name=name, script=name), rows=[some_call(1, name)]))
+    house = House(MemorySource(the_run=some_run(name=name, script=name), call_rows=[some_call(1, name)]))
     for path in ("/", "/timeline", "/calls", "/calls/1"):
         assert "<img src=x" not in get(path, house).text
 
@@ -486,7 +487,7 @@ def test_a_run_that_is_over_cannot_be_steered() -> None:
 
 
 def test_operations_come_from_the_record_when_no_plane_knows_them() -> None:
-    known = web.Operation("op-9", "pause", "pool", "failed", "control", 1000.0, 2000.0, "active", "", "too late")
+    known = rows.Operation("op-9", "pause", "pool", "failed", "control", 1000.0, 2000.0, "active", "", "too late")
     for plane in (None, House().plane):
         house = House(MemorySource(ops=[known]), plane=plane)
         found = get("/api/v1/operations/op-9", house, token=house.tokens.read).json()
@@ -600,7 +601,7 @@ def test_strangers_ask_the_record_at_most_once_a_second() -> None:
     class Counting(MemorySource):
         asked = 0
 
-        def recorder(self) -> web.RecorderState:
+        def recorder(self) -> rows.RecorderState:
             self.asked += 1
             return super().recorder()
 

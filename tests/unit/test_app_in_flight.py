@@ -10,9 +10,7 @@ from core.errors import UnknownNameError
 from core.health import in_flight
 from tests.app_doubles import House, MemorySource, answer, check_problem, get, post
 from tests.app_plane import STARTED_NS
-from web.changes import AuditEntry
-from web.deaths import CallInFlight, RankOut
-from web.groups import Group
+from web.rows import AuditEntry, CallInFlight, Group, RankOut
 
 RECORDED = CallInFlight(7, "rollout", "pool", "generate", True, 100.0, 900.0, 2, (RankOut(0, 900.0),), is_stalled=True)
 

@@ -35,7 +35,7 @@ def test_bytes_are_text_and_numbers_that_json_does_not_know_are_null() -> None:
 def test_a_run_with_such_a_name_is_shown_on_pages_and_over_rest() -> None:
     house = House()
     house.source.the_run = some_run(name=HALF)
-    house.source.rows = [replace(some_call(1), method=HALF)]
+    house.source.call_rows = [replace(some_call(1), method=HALF)]
     assert get("/api/v1/runs/current", house=house).json()["name"] == "train?ing"
     assert get("/api/v1/calls", house=house).json()["items"][0]["method"] == "train?ing"
     for path in ("/", "/calls", "/calls/1", "/export/calls.csv", "/export/report.html", "/export/trace.json?to=9"):

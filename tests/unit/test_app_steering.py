@@ -16,7 +16,7 @@ from core.control.commands import Command, Operation, OperationState, PoolSnapsh
 from core.errors import CallTimeoutError
 from tests.app_doubles import House, answer, check_problem, get, post
 from tests.app_plane import MemoryPlane
-from web import source as web
+from web import rows
 
 POOLS = "/api/v1/resource-pools"
 RESIZE, SPLIT, MERGE = f"{POOLS}/pool/resize", f"{POOLS}/pool/split", f"{POOLS}/merge"
@@ -395,7 +395,7 @@ def test_the_list_of_operations_is_whole_however_far_the_record_is_behind() -> N
     made = [post(house, RESIZE, {"process_on_nodes": [2]}, **{"If-Match": "*"}).json()["id"] for _ in range(5)]
     for n_recorded in range(6):
         house.source.ops = [
-            web.Operation(one, "resize", "pool", "running", "control", 1500.0, 1600.0, "", "", "")
+            rows.Operation(one, "resize", "pool", "running", "control", 1500.0, 1600.0, "", "", "")
             for one in reversed(made[:n_recorded])
         ]
         for limit in (1, 2, 3, 5, 9):

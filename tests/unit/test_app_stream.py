@@ -13,7 +13,7 @@ from app.api.stream import Listener, News, Snapshot, TickHub, news_between
 from app.settings import Limits
 from tests.app_doubles import House, MemorySource, some_run
 from tests.app_plane import MemoryPlane
-from web import source as web
+from web import rows
 
 
 def hub(source: MemorySource, plane: MemoryPlane | None = None, tick_s: float = 0.01) -> TickHub:
@@ -183,7 +183,7 @@ Request = Callable[[], Awaitable[Any]]
 
 
 def test_the_streams_text_is_as_browsers_read_it_and_ends_for_a_run_that_is_over() -> None:
-    known = web.Operation("op-1", "pause", "pool", "failed", "x", 1.0, 2.0, "", "", "")
+    known = rows.Operation("op-1", "pause", "pool", "failed", "x", 1.0, 2.0, "", "", "")
     house = House(MemorySource(the_run=some_run(state="died"), seq=9, ops=[known]), plane=None)
 
     async def read() -> tuple[str, str, str]:

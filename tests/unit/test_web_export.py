@@ -16,10 +16,10 @@ from app.api.routes import export as export_routes
 from tests.app_doubles import House, MemorySource, check_problem, get, some_call
 from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL
-from web.calls import CallRow
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
 from web.rendering import render_report
+from web.rows import CallRow
 from web.source import Bars, Lane, Timeline
 
 NOW_MS = 150_000.0

@@ -13,12 +13,10 @@ from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_life import CRASH_TEXT
 from web import heatmap, operations, padding, pool_map, postmortem, stragglers, units, workers
 from web.calls import CallFilter
-from web.changes import PoolGeneration, Slot
-from web.deaths import CallInFlight, Death, RankOut
 from web.frame import Frame
 from web.plans import plan_view
 from web.rendering import render_page
-from web.source import Operation, Pool, RankTotal, Run, Worker
+from web.rows import CallInFlight, Death, Operation, Pool, PoolGeneration, RankOut, RankTotal, Run, Slot, Worker
 
 NOW_MS = 150_000.0
 MID_CALL_MS = 149_800.0

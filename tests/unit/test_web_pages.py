@@ -13,12 +13,12 @@ from tests.unit.web_sample import SampleRun
 from tests.unit.web_sample_calls import EVIL, FAILED_CALL
 from web import pages, units
 from web.calls import CallDetail, CallFilter, CallPage
-from web.deaths import CallInFlight, RankOut
 from web.frame import Frame
 from web.overview import MAX_STEPS_IN_FIGURE
 from web.registry import PAGES
 from web.rendering import render_call, render_page, render_problem
-from web.source import Overview, Run, Step
+from web.rows import CallInFlight, RankOut, Run, Step
+from web.source import Overview
 
 NOW_MS = 150_000.0
 VOID = {"meta", "link", "br", "img", "input", "hr"}

@@ -7,12 +7,11 @@ import re
 
 from tests.unit.web_sample import SampleRun
 from web import pool_map
-from web.changes import PoolGeneration, Slot
 from web.frame import Frame
 from web.operations import operation_rows
 from web.pool_history import START, as_of, moments
 from web.rendering import render_page
-from web.source import Operation, Pool, Worker
+from web.rows import Operation, Pool, PoolGeneration, Slot, Worker
 
 NOW_MS = 150_000.0
 

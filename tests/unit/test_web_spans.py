@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.web_sample import SampleRun
-from web.calls import CallDetail, RankSpan
+from web.calls import CallDetail
+from web.rows import RankSpan
 from web.spans import rank_rows
 
 SPAN = RankSpan(0, "node-0", 100.0, 110.0, 180.0, 190.0, 0.1, "ok", 8, 8, 64, 64)

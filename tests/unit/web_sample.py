@@ -13,30 +13,27 @@ from dataclasses import replace
 from tests.unit import web_sample_life
 from tests.unit.web_sample_calls import EVIL, GROUPS, METHODS, POOLS, SampleCall, sample_calls
 from tests.unit.web_sample_life import CRASH_TEXT
-from web.calls import CallDetail, CallFilter, CallPage, RankSpan
-from web.changes import AuditEntry, PoolGeneration
-from web.deaths import CallInFlight, Death
-from web.groups import Group
+from web.calls import CallDetail, CallFilter, CallPage
 from web.latency import LatencyMap, MethodLatency, RankMap
-from web.source import (
-    MAX_BARS,
-    Bars,
-    DriverBars,
+from web.rows import (
+    AuditEntry,
+    CallInFlight,
+    Death,
+    EventRow,
     Gap,
-    Happening,
-    Heat,
-    Lane,
+    Group,
     MethodTotal,
     Operation,
-    Overview,
     Pool,
+    PoolGeneration,
+    RankSpan,
     RankTotal,
     RecorderState,
     Run,
     Step,
-    Timeline,
     Worker,
 )
+from web.source import MAX_BARS, Bars, DriverBars, Heat, Lane, Overview, Timeline
 from web.steps import StepsSum
 
 
@@ -194,22 +191,22 @@ class SampleRun:
             for rank in range(n_ranks)
         )
 
-    def _all_happenings(self) -> list[Happening]:
+    def _all_events(self) -> list[EventRow]:
         found = [
-            Happening(1, 210.0, "info", "pool_ready", "pool train: 2 processes on node-0"),
-            Happening(2, 480.0, "info", "pool_ready", "pool generation: 2 processes each on node-0, node-1"),
-            Happening(3, 1900.0, "info", "group_ready", "group rollout: 4 workers"),
-            Happening(4, 104_050.0, "info", "pool_state", "pool train: active → paused, asked by reader@browser"),
-            Happening(5, 105_900.0, "info", "pool_state", "pool train: paused → active, asked by reader@browser"),
-            Happening(
+            EventRow(1, 210.0, "info", "pool_ready", "pool train: 2 processes on node-0"),
+            EventRow(2, 480.0, "info", "pool_ready", "pool generation: 2 processes each on node-0, node-1"),
+            EventRow(3, 1900.0, "info", "group_ready", "group rollout: 4 workers"),
+            EventRow(4, 104_050.0, "info", "pool_state", "pool train: active → paused, asked by reader@browser"),
+            EventRow(5, 105_900.0, "info", "pool_state", "pool train: paused → active, asked by reader@browser"),
+            EventRow(
                 6, 132_560.0, "error", "call_failed", f"call 187 on rollout · rank 3: {EVIL if self._evil else 'OOM'}"
             ),
-            Happening(7, 154_000.0, "warning", "stall", "call 221 has run 3.1 s; rank 3 has not answered"),
+            EventRow(7, 154_000.0, "warning", "stall", "call 221 has run 3.1 s; rank 3 has not answered"),
         ]
         return [one for one in found if one.at_ms <= self._now_ms()]
 
-    def happenings(self, limit: int, cursor: int | None) -> tuple[Happening, ...]:
-        known = [one for one in self._all_happenings() if cursor is None or one.id < cursor]
+    def events(self, limit: int, cursor: int | None) -> tuple[EventRow, ...]:
+        known = [one for one in self._all_events() if cursor is None or one.id < cursor]
         return tuple(sorted(known, key=lambda one: -one.id)[:limit])
 
     def overview(self) -> Overview:
@@ -221,7 +218,7 @@ class SampleRun:
             ranks=self._ranks(),
             pools=self.pools(),
             workers=self.workers(),
-            happenings=self.happenings(10, None),
+            events=self.events(10, None),
             calls_per_s=1.87 if self._calls else 0.0,
         )
 
@@ -250,7 +247,7 @@ class SampleRun:
             driver=DriverBars() if is_heat else self._driver(calls, names),
             heat=self._heat(calls, lanes, from_ms, to_ms, px) if is_heat else Heat(),
             steps=tuple(s for s in self._steps() if s.started_ms <= to_ms and (s.ended_ms or now_ms) >= from_ms),
-            markers=tuple(one for one in self._all_happenings() if from_ms <= one.at_ms <= to_ms),
+            markers=tuple(one for one in self._all_events() if from_ms <= one.at_ms <= to_ms),
         )
 
     def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:

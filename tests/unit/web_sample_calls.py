@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from web.calls import CallRow, RankSpan
+from web.rows import CallRow, RankSpan
 
 EVIL = "<img src=x onerror=alert(1)>"
 FAILED_CALL = 187

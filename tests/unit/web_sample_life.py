@@ -6,10 +6,8 @@ import json
 import math
 
 from tests.unit.web_sample_calls import EVIL, POOLS, SampleCall
-from web.changes import AuditEntry, PoolGeneration, Slot
-from web.deaths import CallInFlight, Death, RankDoing, RankOut
 from web.latency import LatencyMap, MethodLatency, RankMap
-from web.source import Operation, Worker
+from web.rows import AuditEntry, CallInFlight, Death, Operation, PoolGeneration, RankDoing, RankOut, Slot, Worker
 from web.steps import MethodInSteps, StepsSum
 
 CRASH_TEXT = """Fatal Python error: Aborted

@@ -17,7 +17,7 @@ from web.calls import CallPage
 from web.export import csv_head, csv_lines, trace
 from web.frame import Frame
 from web.rendering import render_report
-from web.source import Run
+from web.rows import Run
 
 router = APIRouter(prefix="/export", responses=PROBLEMS)
 MOST_CALLS = 100_000

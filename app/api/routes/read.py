@@ -17,8 +17,8 @@ from app.api.responses import json_response, page
 from app.api.tokens import Scope
 from app.api.views import operation_view, pool_view
 from core.control import commands
-from web import calls, source
-from web.groups import Group
+from web import calls, rows, source
+from web.rows import Group
 
 router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 _NO_QUERY = [Depends(no_query)]
@@ -106,7 +106,7 @@ async def list_runs(context: Context) -> Response:
     operation_id="get_run",
     tags=["runs"],
     dependencies=_NO_QUERY,
-    responses={200: {"model": source.Run}},
+    responses={200: {"model": rows.Run}},
 )
 async def get_run(context: Context, run_id: RunId) -> Response:
     """Return the run itself."""
@@ -186,7 +186,7 @@ async def list_events(context: Context, asked: Annotated[EventsAsked, Query()]) 
     """List what happened, newest first."""
 
     def ask() -> Response:
-        found = context.source.happenings(asked.limit, asked.cursor)
+        found = context.source.events(asked.limit, asked.cursor)
         return json_response(page(found, found[-1].id if len(found) == asked.limit else None))
 
     return await context.reads.ask(ask)
@@ -266,7 +266,7 @@ async def get_pool(context: Context, name: Annotated[str, Path(max_length=200)])
     return await context.reads.ask(ask)
 
 
-def find_pool(context: AppContext, name: str) -> commands.PoolSnapshot | source.Pool:
+def find_pool(context: AppContext, name: str) -> commands.PoolSnapshot | rows.Pool:
     """Return a pool from the live plane, else from the record.
 
     Raises:

@@ -263,5 +263,5 @@ function markers({ data, rows, traces }) {
   trace.marker.symbol = data.markers.map((one) => SYMBOLS[one.level] ?? "circle");
   trace.x = data.markers.map((one) => one.at_ms);
   trace.y = data.markers.map(() => row);
-  return { trace, points: data.markers.map((happening) => ({ kind: "event", happening })) };
+  return { trace, points: data.markers.map((event) => ({ kind: "event", event })) };
 }

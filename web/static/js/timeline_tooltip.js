@@ -20,7 +20,7 @@ const LINES = {
   step: (p) => [el("strong", {}, `step ${p.step.index}${p.step.total ? ` of ${p.step.total}` : ""}`), facts(
     ["took", p.step.ended_ms === null ? "running" : duration(p.step.ended_ms - p.step.started_ms)],
     ["from", sinceStart(p.step.started_ms)], ...p.step.metrics.map(([name, value]) => [name, metric(value)]))],
-  event: (p) => [el("strong", {}, p.happening.kind), el("p", {}, p.happening.text), facts(["at", sinceStart(p.happening.at_ms)], ["level", p.happening.level])],
+  event: (p) => [el("strong", {}, p.event.kind), el("p", {}, p.event.text), facts(["at", sinceStart(p.event.at_ms)], ["level", p.event.level])],
 };
 
 export function showTip(point, event) {
