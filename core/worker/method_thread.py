@@ -39,7 +39,9 @@ class MethodThread:
         if not self._started:
             self._started = True
             # A daemon: a process that leaves does not wait for a method that never ends.
-            threading.Thread(target=_run, args=(self._jobs, self._context), name="podium-methods", daemon=True).start()
+            # Named after the thread of its worker: on the local cluster a process has the threads of many.
+            name = f"{threading.current_thread().name}-methods"
+            threading.Thread(target=_run, args=(self._jobs, self._context), name=name, daemon=True).start()
         self._last = future
         self._jobs.put(job)
         return future
