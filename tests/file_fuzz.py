@@ -12,6 +12,7 @@ import ctypes
 import faulthandler
 import io
 import json
+import logging.handlers
 import random
 import shutil
 import sqlite3
@@ -112,6 +113,9 @@ def record(path: Path, n_calls: int = 150) -> Path:
     )
     return path
 
+
+# A command may take long for a file of gigabytes.
+MOST_PAGES = "PRAGMA max_page_count = 20000"
 
 # --- mutations: each changes the file at ``path`` and returns what it did, and may fail as SQLite lets it
 
@@ -250,6 +254,7 @@ def run(path: Path, script: str) -> str:
         contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection,
         contextlib.suppress(sqlite3.Error),
     ):
+        connection.execute(MOST_PAGES)
         connection.executescript(script)
     return script
 
@@ -260,6 +265,7 @@ def run_unbound(path: Path, script: str) -> str:
         contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection,
         contextlib.suppress(sqlite3.Error),
     ):
+        connection.execute(MOST_PAGES)
         kept = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql LIKE '% NOT NULL%'").fetchall()
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE type = 'table'")
@@ -319,14 +325,8 @@ class Case:
         except Exception:
             what = traceback.format_exc(limit=-6)
         took_s = time.process_time() - began
-        peak_mib = (
-            int(
-                next(
-                    ln for ln in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if "VmHWM" in ln
-                ).split()[1]
-            )
-            / 1024
-        )
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        peak_mib = int(status.partition("VmHWM:")[2].split()[0]) / 1024
         if took_s > MOST_CPU_S:
             what += f" took {took_s:.1f} s of processor time"
         if peak_mib > MOST_MIB:
@@ -342,7 +342,17 @@ def ask(house: House, path: str) -> str:
         async with house.visitor() as client:
             return await client.get(path, headers={"accept": "text/html"})
 
-    answer = asyncio.run(send())
+    # What the server did not expect is logged as an error.
+    failures = logging.handlers.BufferingHandler(1000)
+    failures.setLevel(logging.ERROR)
+    logging.getLogger("podium.server").handlers[:] = [failures]
+    try:
+        answer = asyncio.run(send())
+    except AssertionError:
+        # httpx says so of an answer that was broken off, which is right for a file that is sent in parts.
+        if path.startswith("/export/calls") and not failures.buffer:
+            return ""
+        raise
     if answer.status_code not in {200, 404, 422, 503}:
         return f"{answer.status_code}: {answer.text[:500]}"
     if answer.status_code == 200 and "json" in answer.headers["content-type"]:

@@ -50,6 +50,10 @@ class Connection(TypingProtocol):
         """Note that the request carried a right credential; return False when holders have too many connections."""
         ...
 
+    def abort(self) -> None:
+        """Close at once, without sending what is left."""
+        ...
+
 
 class NoConnection:
     """Stands in where there is no server, as when an application is called directly."""
@@ -63,6 +67,9 @@ class NoConnection:
     def identify(self) -> bool:
         """Return True."""
         return True
+
+    def abort(self) -> None:
+        """Do nothing."""
 
 
 class Connections:

@@ -84,7 +84,7 @@ class Guard:
             case Entry():
                 await _enter(visit, verdict, self._rules)
             case Visitor():
-                await self._let_in(scope, receive, visit, verdict)
+                await self._let_in(scope, receive, visit, verdict, connection)
 
     def _admit(self, head: Head, n_headers: int, connection: Connection) -> Verdict:
         """Judge a request, then refuse what is beyond the limits; a right credential is counted on its own."""
@@ -122,7 +122,9 @@ class Guard:
             await self._refusals.note(self._entry(visit, refusal.by, expected, outcome, detail))
         await self._refuse(visit, refusal.problem)
 
-    async def _let_in(self, scope: Scope, receive: Receive, visit: _Visit, visitor: Visitor) -> None:
+    async def _let_in(
+        self, scope: Scope, receive: Receive, visit: _Visit, visitor: Visitor, connection: Connection
+    ) -> None:
         scope["podium.visitor"] = visitor
         if visit.head.is_mutation:
             body = await self._body(receive, visit.head, self._limits.body_timeout_s)
@@ -134,23 +136,35 @@ class Guard:
                 await self._refuse(visit, body)
                 return
             await self._note(visit, visitor.name, expected, "asked")
-            await self._pass(scope, _replay(body, receive), visit)
+            await self._pass(scope, _replay(body, receive), visit, connection)
             outcome = "accepted" if visit.status < 400 else "refused" if visit.status < 500 else "failed"
             operation_id = str(scope.get("podium.operation", ""))
             said = f"{visit.status} {scope.get('podium.note', '')}".strip()
             await self._note(visit, visitor.name, expected, outcome, said, operation_id)
         else:
-            await self._pass(scope, receive, visit)
+            await self._pass(scope, receive, visit, connection)
 
-    async def _pass(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, visit: _Visit, connection: Connection) -> None:
         if visit.head.method == "HEAD" and visit.head.path != STREAM_PATH:
             scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, visit.send)
         except Exception as error:
-            _log.exception("a request for %s failed (%s)", visit.head.path, visit.request_id)
+            # Starlette wraps what comes after the answer began.
+            problem = problem_of(error.__cause__ if isinstance(error.__cause__, Exception) else error)
             if not visit.status:
-                await self._refuse(visit, problem_of(error))
+                _log.exception("a request for %s failed (%s)", visit.head.path, visit.request_id)
+                await self._refuse(visit, problem)
+                return
+            if problem.status == 500:
+                _log.exception("the answer to %s was broken off (%s)", visit.head.path, visit.request_id)
+            else:
+                _log.warning(
+                    "the answer to %s was broken off: %s (%s)", visit.head.path, problem.detail, visit.request_id
+                )
+            # A part of a file must not look like the whole: the reader sees a broken connection.
+            connection.abort()
+            await anyio.sleep(0)
 
     async def _body(self, receive: Receive, head: Head, timeout_s: float) -> bytes | Problem:
         """Read the whole body of a mutation, or say why it is not taken."""

@@ -13,8 +13,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from app.api.connections import MAX_HEAD_BYTES, STATE_KEY, GuardedProtocol, server_config
+from app.errors import RunFileError
 from app.settings import Limits
-from tests.app_doubles import HOST, House
+from tests.app_doubles import HOST, House, MemorySource
+from web.calls import CallFilter, CallPage
 
 HEAD = f"GET /livez HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
@@ -318,6 +320,29 @@ def test_a_refused_body_that_does_not_come_closes_the_connection() -> None:
         assert b"connection: close" in transport.sent
 
     over(scene, limits=PATIENT, house=House(limits=replace(Limits(), refused_body_timeout_s=0.02)))
+
+
+def test_an_answer_that_cannot_be_finished_is_broken_off_and_no_traceback_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Torn(MemorySource):
+        def calls(self, limit: int, cursor: int | None, narrowed: CallFilter) -> CallPage:
+            if cursor is not None:
+                raise RunFileError("run.db is damaged", "run.db")
+            return replace(super().calls(limit, cursor, narrowed), next_cursor=1)
+
+    async def scene(server: Server) -> None:
+        transport = server.connect()
+        transport.protocol.data_received(ask("/export/calls.csv", house.tokens.read))
+        await until(lambda: transport.state != "open")
+        assert transport.sent.startswith(b"HTTP/1.1 200")
+        assert not transport.sent.endswith(b"\r\n0\r\n\r\n")
+        assert transport.state == "aborted"
+
+    house = House(Torn())
+    over(scene, house, PATIENT)
+    assert [(one.levelname, one.exc_info) for one in caplog.records] == [("WARNING", None)]
+    assert "broken off: run.db is damaged" in caplog.text
 
 
 @contextlib.asynccontextmanager
