@@ -17,7 +17,7 @@ import torch
 from benchmarks.measure import Effort, Row, Target, measure_in_turn
 from benchmarks.memory import Growth, peak_growth
 from core import DataProto
-from core.data.slabs import give_back
+from core.data.buffer_pool import release_pool
 
 MIB = 1 << 20
 _ROWS = 1024
@@ -80,7 +80,7 @@ class Traffic:
         for name, call in contenders.items():
             if name != "verl":
                 # Podium would else join into the memory of the call before, and grow by nothing.
-                give_back()
+                release_pool()
                 growth[name] = peak_growth(call)
         return Row(row.what, row.base, row.contenders, row.targets, _in_batches(growth, n_mib * MIB))
 

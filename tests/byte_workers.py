@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from core import DataProto, Dispatch, Worker, register
-from core.data import private, receive
+from core.data import private_mmap, zero_copy
 
 
 class Taken:
@@ -22,23 +22,23 @@ class Taken:
     @classmethod
     def count(cls) -> None:
         """Begin to count; only once in a process."""
-        if getattr(receive, "counted", False):
+        if getattr(zero_copy, "counted", False):
             return
-        take = private.private_view
+        take = private_mmap.private_view
 
         def counting(array: Any) -> Any:
             cls.n_bytes += array.nbytes
             return take(array)
 
-        receive.private_view = counting  # type: ignore[attr-defined]
-        lend = receive.Loans.lend
+        zero_copy.private_view = counting  # type: ignore[attr-defined]
+        lend = zero_copy.BorrowedBuffers.add
 
         def lending(self: Any, array: Any) -> None:
             cls.n_bytes += array.nbytes
             lend(self, array)
 
-        receive.Loans.lend = lending  # type: ignore[method-assign]
-        receive.counted = True  # type: ignore[attr-defined]
+        zero_copy.BorrowedBuffers.add = lending  # type: ignore[method-assign]
+        zero_copy.counted = True  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -104,13 +104,13 @@ class Bytes(Worker):
         tensor.fill_(self.rank + 1)
         array[:] = self.rank + 1
         self.kept = tensor, array
-        return os.getpid(), float(tensor.float().mean()), float(array.mean()), len(private._living)
+        return os.getpid(), float(tensor.float().mean()), float(array.mean()), len(private_mmap._living)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def look_again(self) -> tuple[float, float, int]:
         """Tell what stands in what was kept, and how much of it still pins an object of the store."""
         tensor, array = self.kept
-        pinned = sum(memory.pinned is not None for memory in private._living)
+        pinned = sum(memory.pinned is not None for memory in private_mmap._living)
         return float(tensor.float().mean()), float(array.mean()), pinned
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, zero_copy=True)

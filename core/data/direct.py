@@ -189,24 +189,24 @@ class _PuttingTogether(pickle.Unpickler):
         return self._tensors[place]
 
 
-_here = threading.local()
+_local = threading.local()
 _told: set[tuple[str, str]] = set()
 
 
 @contextlib.contextmanager
 def noting(notes: list[str]) -> Iterator[None]:
     """Collect why what this thread takes or offers meanwhile went through the store; each reason once in a process."""
-    before = getattr(_here, "notes", None)
-    _here.notes = notes
+    before = getattr(_local, "notes", None)
+    _local.notes = notes
     try:
         yield
     finally:
-        _here.notes = before
+        _local.notes = before
 
 
 def note(what: str, transport: str, why: str) -> None:
     """Say that a result of the method ``what`` goes, or went, through the store, unless this process has said so."""
-    notes: list[str] | None = getattr(_here, "notes", None)
+    notes: list[str] | None = getattr(_local, "notes", None)
     # An error's text has addresses in it, its first word is its type.
     reason = what, why.split(":", 1)[0]
     if notes is None or reason in _told:

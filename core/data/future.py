@@ -12,9 +12,9 @@ from core.cluster import Ref
 from core.cluster.fetching import fetch
 from core.data.direct import landed
 from core.data.proto import DataProto
-from core.data.receive import borrowing
 from core.data.rows import cut_rows, join, padded_indices, row_count, row_ids, select_rows
 from core.data.shares import Receipt, Share, Uneven, plan_shares
+from core.data.zero_copy import borrowing
 from core.errors import BatchError
 
 _Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -169,11 +169,11 @@ def _joined(refs: Sequence[Ref], join_parts: Callable[[Sequence[Any]], Any]) -> 
     """Fetch parts and join them: several into one allocation, straight from the cluster's memory."""
     if len(refs) == 1:
         return join_parts(landed(fetch(refs)))
-    with borrowing() as loans:
+    with borrowing() as borrowed:
         parts = landed(fetch(refs))
-    if not loans.all_in(parts):
+    if not borrowed.all_within(parts):
         return join_parts(landed(fetch(refs)))
-    return loans.settled(join_parts(parts))
+    return borrowed.owned(join_parts(parts))
 
 
 def _in_a_row(rows: _Indices) -> bool:

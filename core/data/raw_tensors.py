@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from core.data.memory import raw_bytes
 from core.data.ragged import stack_strided
-from core.data.receive import received_memory
+from core.data.zero_copy import received_memory
 from core.errors import BatchError
 
 

@@ -54,7 +54,7 @@ def has_rows_protocol(value: object) -> bool:
     return all(callable(getattr(value, name, None)) for name in ("chunk", "concat"))
 
 
-def can_be_dealt(value: object) -> bool:
+def is_splittable(value: object) -> bool:
     """Tell whether the DP modes may cut ``value`` into shares; lists and dicts could mean anything, they may not."""
     if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)):
         return row_count(value) is not None

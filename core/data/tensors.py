@@ -14,8 +14,8 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from core.data.equality import values_equal
+from core.data.join_buffer import joined_memory
 from core.data.kinds import check_array, check_tensor
-from core.data.landing import joined_memory
 from core.data.memory import Bytes, plain_memory
 from core.data.objects import Array, ListRows, fill_objects, is_list_rows, one_axis
 from core.data.ragged import RaggedMemo, cat_jagged, cut_jagged, is_jagged, stack_strided, take_jagged

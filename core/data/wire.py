@@ -3,8 +3,8 @@
 ``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples, dataclasses and object
 arrays, by a ``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback``
 nothing is copied on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as
-Ray's shared memory, becomes the receiver's own (``receive``), so that everything can be written to and no write reaches
-another.
+Ray's shared memory, becomes the receiver's own (``core.data.zero_copy``), so that everything can be written to and no
+other process sees the change.
 
 What comes back: the same dtype, shape, layout and bytes, contiguous. Tensors come back *detached* (``requires_grad``
 False: a graph cannot cross a process, and a leaf that requires grad could not be changed in place); a ``Parameter``
@@ -29,7 +29,7 @@ from core.data.kinds import check_tensor, is_plain_tensor
 from core.data.objects import ListRows, is_list_rows, one_axis
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts, stack_strided, tight
 from core.data.raw_tensors import deserialize_single_tensor, local_device, serialize_single_tensor
-from core.data.receive import received_array
+from core.data.zero_copy import received_array
 from core.errors import BatchError
 
 Reduced: TypeAlias = tuple[Any, tuple[Any, ...]]

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from core.data.future import DataProtoFuture
 from core.data.proto import DataProto
-from core.data.rows import can_be_dealt, chunked, deal, row_count
+from core.data.rows import chunked, deal, is_splittable, row_count
 from core.data.shares import Share, Uneven, plan_shares
 from core.errors import ShareError
 
@@ -208,7 +208,7 @@ def _marked(value: Any, world_size: int, name: str) -> list[Any] | None:
 
 
 def _require_rows(name: str, value: Any, method: str) -> None:
-    if not isinstance(value, DataProtoFuture) and not can_be_dealt(value):
+    if not isinstance(value, DataProtoFuture) and not is_splittable(value):
         size = f" of batch size {list(value.batch_size)}" if isinstance(value, TensorDictBase) else ""
         raise ShareError(
             f"argument {name} of {method} is a {type(value).__name__}{size}, which has no rows to split among the "

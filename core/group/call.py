@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from core.cluster import Submitted
 from core.data.direct import landed, noting
 from core.data.future import DataProtoFuture, without_padding
-from core.data.landing import Landing
-from core.data.receive import Loans, borrowing
+from core.data.join_buffer import JoinBuffer
 from core.data.rows import join, row_count
 from core.data.shares import Receipt
+from core.data.zero_copy import BorrowedBuffers, borrowing
 from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registration, rule_for
 from core.dispatch.modes import OpenEnum
 from core.errors import UnevenSplitError, WorkerDiedError, WorkerError, raise_detached
@@ -68,7 +68,7 @@ def perform(state: GroupState, group: Any, method: Method, args: tuple[Any, ...]
         received = _receive(
             route,
             tracker,
-            lambda landing: wait_for_answers(live, refs, tracker, landing),
+            lambda join_buffer: wait_for_answers(live, refs, tracker, join_buffer),
             lambda: fetch_again(live, refs),
         )
     except BaseException as error:
@@ -203,7 +203,7 @@ def _dispatch(route: _Route, arguments: Arguments, tracker: CallTracker) -> list
 def _receive(
     route: _Route,
     tracker: CallTracker,
-    fetch: Callable[[Landing], tuple[list[Any], list[Receipt]]],
+    fetch: Callable[[JoinBuffer], tuple[list[Any], list[Receipt]]],
     fetch_once_more: Callable[[], list[Any]],
 ) -> _Received:
     """Fetch the ranks' results and make one result of them: the way back of every call whose result the driver wants.
@@ -212,22 +212,22 @@ def _receive(
     borrowed from the cluster's store and cannot be found again.
     """
     joins_rows = route.rule.joins_rows
-    with borrowing(joins_rows) as loans:
-        landing = Landing(tracker.sizes_to_join if joins_rows else (), loans)
-        parts, receipts = fetch(landing)
-    if not loans.all_in(parts):
-        parts, loans = fetch_once_more(), Loans()
-    with landing:
-        return _joined(route, tracker, parts, receipts, loans)
+    with borrowing(joins_rows) as borrowed:
+        join_buffer = JoinBuffer(tracker.sizes_to_join if joins_rows else (), borrowed)
+        parts, receipts = fetch(join_buffer)
+    if not borrowed.all_within(parts):
+        parts, borrowed = fetch_once_more(), BorrowedBuffers()
+    with join_buffer:
+        return _joined(route, tracker, parts, receipts, borrowed)
 
 
 def _joined(
-    route: _Route, tracker: CallTracker, parts: Sequence[Any], receipts: Sequence[Receipt], loans: Loans
+    route: _Route, tracker: CallTracker, parts: Sequence[Any], receipts: Sequence[Receipt], borrowed: BorrowedBuffers
 ) -> _Received:
     """Unpad and collect.
 
-    Parts that are joined lie in the cluster's store, on loan: that fills one allocation from there, and what is left
-    of them is copied.
+    Parts that are joined are borrowed from the cluster's store: the join copies them into one allocation, and whatever
+    else is borrowed is copied afterwards.
     """
     phases, rule = tracker.phases, route.rule
     bytes_in = sum(receipt.bytes_out for receipt in receipts)
@@ -244,7 +244,7 @@ def _joined(
     phases.unpad_ns = unpadded - began
     try:
         collected = rule.collect(route.group, kept[0] if route.method.registration.rank_zero_only else kept)
-        result = loans.settled(collected)
+        result = borrowed.owned(collected)
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
     rows_out = (row_count(result) or 0) if rule.joins_rows else 0
@@ -306,11 +306,11 @@ class _Resolve:
             self.was_recorded = True
             self.tracker.awaited(at_ns, error)
 
-    def _fetch(self, landing: Landing) -> tuple[list[Any], list[Receipt]]:
+    def _fetch(self, join_buffer: JoinBuffer) -> tuple[list[Any], list[Receipt]]:
         live = self.route.live
         began = time.monotonic_ns()
         try:
-            parts = fetch_answers(live, [one.result for one in self.submitted], self.tracker, landing)
+            parts = fetch_answers(live, [one.result for one in self.submitted], self.tracker, join_buffer)
             packed = live.cluster.fetch([one.receipt for one in self.submitted])
             return self._brought_here(parts), [Receipt.unpack(one) for one in packed]
         except Exception as error:

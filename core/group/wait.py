@@ -10,7 +10,7 @@ from typing import Any
 from core.cluster import Outcome, Ref
 from core.cluster.deadline import said_in_block
 from core.cluster.ray_errors import Unread
-from core.data.landing import Landing
+from core.data.join_buffer import JoinBuffer
 from core.data.rows import row_count
 from core.data.shares import Receipt
 from core.errors import PodiumError, WorkerDiedError, WorkerMethodError, raise_detached
@@ -52,11 +52,11 @@ def follow(live: LiveWorkers, refs: Sequence[Ref], places: Iterable[int], tracke
 
 
 def wait_for_answers(
-    live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, landing: Landing
+    live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, join_buffer: JoinBuffer
 ) -> tuple[list[Any], list[Receipt]]:
     """Take each rank's answer when it is there; the first failure, or the call's deadline, ends the wait.
 
-    Answers that come while others are still out land meanwhile.
+    Results that arrive while other ranks are pending are copied into the join buffer meanwhile.
     """
     began = time.monotonic_ns()
     answers: dict[int, Any] = {}
@@ -79,7 +79,7 @@ def wait_for_answers(
                 answers[place], packed = _opened(outcomes.popleft().value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
             for place in ready:
-                answers[place] = _landed(landing, tracker, place, answers[place])
+                answers[place] = _joined(join_buffer, tracker, place, answers[place])
     except BaseException:
         follow(live, refs, [place for place in range(len(refs)) if place not in taken], tracker)
         raise
@@ -107,7 +107,7 @@ def _raise_for_dead(live: LiveWorkers, tracker: CallTracker, taken: set[int]) ->
         raise_detached(case.copy_of_error())
 
 
-def fetch_answers(live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, landing: Landing) -> list[Any]:
+def fetch_answers(live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, join_buffer: JoinBuffer) -> list[Any]:
     """Return the results of a non-blocking call, within the deadline of the block around the ``get``, or its own.
 
     Raises:
@@ -121,16 +121,16 @@ def fetch_answers(live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, 
         if not ready and (case := live.deaths.overdue(tracker.out)) is not None:
             raise_detached(case.copy_of_error())
         for place, result in zip(ready, live.cluster.fetch([refs[place] for place in ready]), strict=True):
-            answers[place] = _landed(landing, tracker, place, result)
+            answers[place] = _joined(join_buffer, tracker, place, result)
     return [answers[place] for place in range(len(refs))]
 
 
-def _landed(landing: Landing, tracker: CallTracker, place: int, result: Any) -> Any:
-    """Put a result's rows to where they are joined, if they are to be and can be."""
+def _joined(join_buffer: JoinBuffer, tracker: CallTracker, place: int, result: Any) -> Any:
+    """Copy a result's rows into the join buffer, if the call joins rows and they fit."""
     places = tracker.sources or range(len(tracker.facts.ranks))
-    if not landing.is_on or place not in places:
+    if not join_buffer.is_on or place not in places:
         return result
-    return landing.land(places.index(place), result, row_count(result))
+    return join_buffer.add_part(places.index(place), result, row_count(result))
 
 
 def fetch_again(live: LiveWorkers, refs: Sequence[Ref]) -> list[Any]:

@@ -18,12 +18,12 @@ from core.data.batch import payload_bytes
 from core.data.direct import kept_here, noting
 from core.data.future import DataProtoFuture
 from core.data.identity import real_rows
-from core.data.private import let_go_of_store, method_ended
+from core.data.private_mmap import method_ended, unpin_store_objects
 from core.data.proto import DataProto
-from core.data.receive import views
 from core.data.rows import row_count, select_rows
 from core.data.shares import Receipt, Share
 from core.data.wire import pack
+from core.data.zero_copy import views
 from core.errors import ShareError
 from core.worker.call_header import Header
 
@@ -44,7 +44,7 @@ class Work:
     @classmethod
     def prepare(cls, worker: object, header: Header, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Work:
         """Find the method and fetch the futures among the arguments."""
-        let_go_of_store()
+        unpin_store_objects()
         n_real, n_padding = max(header.n_real, 0), header.n_padding
         shares: list[Share] = []
         notes: list[str] = []

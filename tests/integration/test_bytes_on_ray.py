@@ -24,7 +24,7 @@ import core
 from benchmarks.memory import peak_growth
 from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from core import runtime as runtimes
-from core.data import landing, receive, slabs, wire
+from core.data import buffer_pool, join_buffer, wire, zero_copy
 from core.data.equality import values_equal
 from core.errors import ObjectStoreFullError, WorkerMethodError
 from core.events import Notice
@@ -232,7 +232,7 @@ def test_the_driver_grows_by_the_joined_batch_and_not_by_its_parts(group: Any) -
     group.echo(batch)
     growths = []
     for _ in range(3):
-        slabs.give_back()
+        buffer_pool.release_pool()
         growths.append(peak_growth(lambda: group.echo(batch)).own_bytes)
     assert 0.5 * 33 * MIB < max(growths) < 1.3 * 33 * MIB
     # The next result lies where the one before lay, which nobody holds.
@@ -256,13 +256,13 @@ def test_answers_that_come_one_after_the_other_are_joined_as_they_come(
     group: Any, monkeypatch: pytest.MonkeyPatch, turns: list[float], last: str
 ) -> None:
     taken: list[Any] = []
-    take = landing.Landing.take
+    take = join_buffer.JoinBuffer.take
 
     def watched(self: Any, parts: Any) -> Any:
         taken.append(take(self, parts))
         return taken[-1]
 
-    monkeypatch.setattr(landing.Landing, "take", watched)
+    monkeypatch.setattr(join_buffer.JoinBuffer, "take", watched)
     x = torch.arange(4 * MIB // 4, dtype=torch.float32).reshape(64, -1)
     batch = DataProto.from_dict({"x": x, "few": torch.arange(64)}, {"a": x.numpy().copy(), "o": ["s"] * 64})
     if last == "not at all":
@@ -380,7 +380,7 @@ def test_the_counters_of_the_chain_are_those_that_memory_goes_through() -> None:
     Taken.n_bytes = 0
     array = np.zeros(100, dtype=np.uint8)
     array.flags.writeable = False
-    receive.received_memory(array)
-    with receive.borrowing():
-        receive.received_array(array)
+    zero_copy.received_memory(array)
+    with zero_copy.borrowing():
+        zero_copy.received_array(array)
     assert Taken.n_bytes == 200

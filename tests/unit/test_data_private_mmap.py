@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.data import private
+from core.data import private_mmap
 
-N_BYTES = private.WORTH_MAPPING_BYTES + 5000
+N_BYTES = private_mmap.MIN_MAPPED_BYTES + 5000
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
 
@@ -41,7 +41,7 @@ def part_of(shared: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> np.ndarray[tu
 def test_a_write_to_a_private_view_is_seen_by_nobody_else(
     shared: np.ndarray[tuple[int], np.dtype[np.uint8]],
 ) -> None:
-    one, other = private.private_view(part_of(shared)), private.private_view(part_of(shared))
+    one, other = private_mmap.private_view(part_of(shared)), private_mmap.private_view(part_of(shared))
     assert one is not None
     assert other is not None
     assert (one.nbytes, int(one.min()), int(one.max())) == (N_BYTES, 3, 3)
@@ -53,14 +53,14 @@ def test_a_write_to_a_private_view_is_seen_by_nobody_else(
 def test_what_is_kept_beyond_a_method_is_copied_and_pins_nothing(
     shared: np.ndarray[tuple[int], np.dtype[np.uint8]],
 ) -> None:
-    view = private.private_view(part_of(shared))
+    view = private_mmap.private_view(part_of(shared))
     assert view is not None
-    memory = next(one for one in private._living if one.pinned is not None)
+    memory = next(one for one in private_mmap._living if one.pinned is not None)
     view[0] = 9
-    private.let_go_of_store()
+    private_mmap.unpin_store_objects()
     assert memory.pinned is not None, "the method that got it still runs"
-    private.method_ended()
-    private.let_go_of_store()
+    private_mmap.method_ended()
+    private_mmap.unpin_store_objects()
     if memory.pinned is not None:
         pytest.skip("this kernel cannot populate a mapping (Linux 5.14 can)")
     shared[:] = 0  # as the store does when it uses the room for another object
@@ -70,23 +70,23 @@ def test_what_is_kept_beyond_a_method_is_copied_and_pins_nothing(
 def test_what_is_small_private_or_nobodys_file_is_to_be_copied(
     shared: np.ndarray[tuple[int], np.dtype[np.uint8]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert private.private_view(shared[:1000]) is None
-    assert private.private_view(np.zeros(N_BYTES, dtype=np.uint8)) is None
-    monkeypatch.setattr(private, "MAX_MAPPINGS", len(private._living))
-    assert private.private_view(part_of(shared)) is None
+    assert private_mmap.private_view(shared[:1000]) is None
+    assert private_mmap.private_view(np.zeros(N_BYTES, dtype=np.uint8)) is None
+    monkeypatch.setattr(private_mmap, "MAX_MAPPINGS", len(private_mmap._living))
+    assert private_mmap.private_view(part_of(shared)) is None
     monkeypatch.undo()
-    monkeypatch.setattr(private, "_files", {})
+    monkeypatch.setattr(private_mmap, "_files", {})
     monkeypatch.setattr(os, "getppid", lambda: 1 << 30)
-    assert private.private_view(part_of(shared)) is None
+    assert private_mmap.private_view(part_of(shared)) is None
 
 
 def test_a_region_that_was_unmapped_is_looked_up_anew(
     shared: np.ndarray[tuple[int], np.dtype[np.uint8]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Other tests of this process may have left regions of theirs.
-    monkeypatch.setattr(private, "_known", {})
-    assert private.private_view(part_of(shared)) is not None
-    stale = {region: f"{name} as it was" for region, name in private._known.items()}
-    monkeypatch.setattr(private, "_known", stale)
-    assert private.private_view(part_of(shared)) is not None
+    monkeypatch.setattr(private_mmap, "_known", {})
+    assert private_mmap.private_view(part_of(shared)) is not None
+    stale = {region: f"{name} as it was" for region, name in private_mmap._known.items()}
+    monkeypatch.setattr(private_mmap, "_known", stale)
+    assert private_mmap.private_view(part_of(shared)) is not None
     assert all(not name.endswith("as it was") for name in stale.values())

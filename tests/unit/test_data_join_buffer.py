@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from core import DataProto
-from core.data import landing
+from core.data import join_buffer
 from core.data.equality import values_equal
-from core.data.landing import Landing
+from core.data.join_buffer import JoinBuffer
 from core.data.memory import address_of
 from core.data.rows import join, row_count
 from core.errors import BatchError
-from tests.unit.test_data_receive import lent
+from tests.unit.test_data_zero_copy import lent
 
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small columns land too."""
-    monkeypatch.setattr("core.data.landing.WORTH_LANDING_BYTES", 1)
+    monkeypatch.setattr("core.data.join_buffer.MIN_COLUMN_BYTES", 1)
     monkeypatch.setattr("core.data.tensors._LARGE_BYTES", 1)
 
 
@@ -41,15 +41,15 @@ def batch(start: int, n_rows: int, dtype: torch.dtype = torch.float32) -> DataPr
     )
 
 
-def joined(values: Sequence[Any], sizes: Sequence[int], order: Sequence[int]) -> tuple[Any, Landing, list[Any]]:
+def joined(values: Sequence[Any], sizes: Sequence[int], order: Sequence[int]) -> tuple[Any, JoinBuffer, list[Any]]:
     """Receive values on loan, in an order, and join them where they land."""
-    parts, loans = lent(values)
-    places = Landing(sizes, loans)
+    parts, borrowed = lent(values)
+    places = JoinBuffer(sizes, borrowed)
     for place in order:
         if places.is_on:
-            parts[place] = places.land(place, parts[place], row_count(parts[place]))
+            parts[place] = places.add_part(place, parts[place], row_count(parts[place]))
     with places:
-        return loans.settled(join(parts, "G.m")), places, parts
+        return borrowed.owned(join(parts, "G.m")), places, parts
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -102,7 +102,7 @@ def test_a_part_that_does_not_fit_gives_what_joining_copies_gives(odd: Any, orde
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(0, 2), st.data())
 def test_any_parts_in_any_order_give_what_joining_copies_gives(sizes: list[int], times: int, data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(landing, "WORTH_LANDING_BYTES", 1)
+        patch.setattr(join_buffer, "MIN_COLUMN_BYTES", 1)
         patch.setattr("core.data.tensors._LARGE_BYTES", 1)
         order = data.draw(st.permutations(range(len(sizes))))
         values = [
@@ -123,7 +123,7 @@ def test_parts_that_never_came_leave_the_others_to_be_copied() -> None:
 def test_the_joined_memory_is_given_away_once_and_only_for_all_parts_in_order() -> None:
     values = [torch.arange(4.0), torch.arange(4.0, 8.0)]
     _, places, parts = joined(values, [4, 4], [])
-    parts = [places.land(place, part, 4) for place, part in enumerate(parts)]
+    parts = [places.add_part(place, part, 4) for place, part in enumerate(parts)]
     with places:
         backwards, first = join(parts[::-1], "G.m"), join(parts[:1], "G.m")
         once, again = join(parts, "G.m"), join(parts, "G.m")
@@ -138,7 +138,7 @@ def test_what_is_not_on_loan_stays_where_it_is_and_neighbours_in_memory_are_copi
     whole = torch.arange(8.0)
     parts = [whole[:4], whole[4:]]
     _, places, _ = joined([torch.ones(1), torch.ones(1)], [1, 1], [])
-    assert places.land(0, parts[0], 1) is parts[0]
+    assert places.add_part(0, parts[0], 1) is parts[0]
     with places:
         assert join(parts, "G.m").data_ptr() != whole.data_ptr()
     assert join(parts, "G.m").data_ptr() != whole.data_ptr()
@@ -172,7 +172,7 @@ def test_an_array_that_a_worker_made_of_another_length_than_its_batch_is_told_by
 
 
 def test_small_columns_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.data.landing.WORTH_LANDING_BYTES", 1 << 20)
-    monkeypatch.setattr("core.data.landing.plain_memory", lambda column: pytest.fail("it was"))
+    monkeypatch.setattr("core.data.join_buffer.MIN_COLUMN_BYTES", 1 << 20)
+    monkeypatch.setattr("core.data.join_buffer.plain_memory", lambda column: pytest.fail("it was"))
     result, _, _ = joined([batch(0, 2), batch(2, 2)], [2, 2], [0, 1])
     assert len(result) == 4

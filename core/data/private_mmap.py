@@ -1,13 +1,13 @@
-"""Memory of the object store as a process's own: mapped privately, so that a write copies a page and harms nobody.
+"""Private mappings of object store memory: a write copies one page and changes nothing for other processes.
 
-An object that Ray hands to a worker lies in shared memory that every process of the node has mapped, and that a write
-would change for all of them. Copying it costs as much as sending it. So the same pages are mapped once more, private:
-reading costs nothing, the first write to a page copies that page (4 KiB), and the shared one stays as it is. For that
-the store's file must be opened again; Ray's raylet, the parent of its workers, holds it. Where that fails (in a driver,
-on a system without ``/proc``), None is returned, and the receiver copies.
+An object that Ray passes to a worker lies in shared memory that every process of the node maps; a write would change it
+for all of them. Copying it costs as much as sending it. So the same pages are mapped a second time, as private: reading
+costs nothing, the first write to a page copies that page (4 KiB), and the shared page stays unchanged. For that the
+store's file must be opened again; Ray's raylet, the parent process of its workers, has it open. Where that fails (in a
+driver, on a system without ``/proc``), None is returned, and the receiver copies.
 
-While a mapping lives it pins its object in the store. What a worker keeps beyond its method is made its own at the
-start of the next (``let_go_of_store``).
+A mapping pins its object in the store as long as it exists. What a worker keeps after its method has returned gets
+pages of its own at the start of the next method (``unpin_store_objects``).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import numpy as np
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-WORTH_MAPPING_BYTES = 1 << 20
+MIN_MAPPED_BYTES = 1 << 20
 """Below this a copy is cheaper than a mapping."""
 
 MAX_MAPPINGS = 4096
-"""A process may have some 65,000 mappings of all kinds: a worker that keeps more batches than these gets copies."""
+"""A process may have about 65,000 mappings of all kinds; a worker that keeps more batches than this gets copies."""
 
 _POPULATE_WRITE = 23
-"""Linux's MADV_POPULATE_WRITE (5.14): give the process its own copy of every page, contents as they are."""
+"""Linux's MADV_POPULATE_WRITE (5.14): give the process its own copy of every page, with the same contents."""
 
 
 class PrivateMemory(mmap.mmap):
-    """A private mapping, and what keeps its object in the store."""
+    """A private mapping, and the reference that keeps its object in the store."""
 
     pinned: Any = None
     made_in: int = 0
@@ -50,7 +50,7 @@ class _Region(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of what is mapped at exactly these addresses now, empty when it cannot be told."""
+        """Return the name of the file mapped at exactly these addresses now, empty if it cannot be read."""
         try:
             return os.readlink(f"/proc/self/map_files/{self.start:x}-{self.stop:x}")
         except OSError:
@@ -59,17 +59,16 @@ class _Region(NamedTuple):
 
 _lock = threading.Lock()
 _files: dict[tuple[str, int], int | None] = {}
-"""The store's files by device and inode: a descriptor of ours, None when it cannot be opened."""
+"""The store's files by device and inode: this process's descriptor, None if the file cannot be opened."""
 _n_methods_ended = 0
 _known: dict[_Region, str] = {}
-"""Regions that were looked up, and what was mapped there: looking into the list of all mappings takes a millisecond."""
+"""Regions that were looked up, with the name of their file: reading the list of all mappings takes a millisecond."""
 _living: weakref.WeakSet[PrivateMemory] = weakref.WeakSet()
 
 
 def private_view(array: np.ndarray[Any, Any]) -> Bytes | None:
-    """Return the bytes of ``array``, contiguous and read-only, as memory that may be written to; None if it must be
-    copied."""
-    if array.nbytes < WORTH_MAPPING_BYTES or len(_living) >= MAX_MAPPINGS:
+    """Return the bytes of a contiguous read-only ``array`` as writable memory; None if the array must be copied."""
+    if array.nbytes < MIN_MAPPED_BYTES or len(_living) >= MAX_MAPPINGS:
         return None
     address = int(array.__array_interface__["data"][0])
     with _lock:
@@ -94,15 +93,15 @@ def private_view(array: np.ndarray[Any, Any]) -> Bytes | None:
 
 
 def method_ended() -> None:
-    """Take note that a method of this worker is over: what is mapped from now on is the next one's."""
+    """Record that a method of this worker has ended: later mappings belong to the next method."""
     global _n_methods_ended
     _n_methods_ended += 1
 
 
-def let_go_of_store() -> None:
-    """Give what is still alive of earlier methods' mappings its own copy of every page, and unpin its objects.
+def unpin_store_objects() -> None:
+    """Give mappings of earlier methods that still exist their own copy of every page, and unpin their objects.
 
-    Safe while other threads read and write there. Where the kernel cannot do it, the objects stay pinned.
+    Safe while other threads read and write there. Where the kernel does not support it, the objects stay pinned.
     """
     if not _living:
         return
@@ -116,7 +115,7 @@ def let_go_of_store() -> None:
 
 
 def _known_region(address: int, n_bytes: int) -> _Region | None:
-    """Return the region that held these bytes before, if the same file is still mapped there."""
+    """Return the known region that contains these bytes, if the same file is still mapped there."""
     for region, name in _known.items():
         if region.start <= address and address + n_bytes <= region.stop:
             if region.name == name:
@@ -127,7 +126,7 @@ def _known_region(address: int, n_bytes: int) -> _Region | None:
 
 
 def _region_of(address: int, n_bytes: int) -> _Region | None:
-    """Find the shared mapping of a file that holds all of these bytes."""
+    """Find the shared mapping of a file that contains all of these bytes."""
     try:
         with open("/proc/self/maps", encoding="ascii", errors="replace") as lines:
             for line in lines:
@@ -146,7 +145,7 @@ def _region_of(address: int, n_bytes: int) -> _Region | None:
 
 
 def _file_of(region: _Region) -> int | None:
-    """Open the file of a mapping again, by the descriptor that this process's parent has of it."""
+    """Open the file of a mapping again, through the descriptor in this process's parent."""
     key = region.device, region.inode
     if key not in _files:
         _files[key] = _opened(key)

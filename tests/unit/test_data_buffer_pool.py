@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from core.data import slabs
+from core.data import buffer_pool
+from core.data.buffer_pool import new_memory, release_pool
 from core.data.memory import address_of
-from core.data.slabs import give_back, new_memory
 
 MIB = 1 << 20
 
@@ -22,10 +22,10 @@ MIB = 1 << 20
 def nothing_kept() -> Iterator[None]:
     """Begin and end with nothing."""
     gc.collect()
-    give_back()
+    release_pool()
     yield
     gc.collect()
-    give_back()
+    release_pool()
 
 
 def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
@@ -44,7 +44,7 @@ def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
 
 def test_a_slab_is_used_for_less_than_it_holds_but_not_for_much_less_nor_for_more() -> None:
     for n_bytes, fits in ((10 * MIB, True), (8 * MIB, True), (10 * MIB + 1, False), (8 * MIB - 1, False)):
-        give_back()
+        release_pool()
         at = address_of(new_memory(10 * MIB))
         memory = new_memory(n_bytes)
         assert memory.nbytes == n_bytes
@@ -61,22 +61,22 @@ def test_the_smallest_that_fits_is_taken_and_the_oldest_is_let_go_of_when_none_d
     ten = new_memory(10 * MIB)
     assert address_of(ten) == places[1]
     much = new_memory(100 * MIB)
-    assert give_back() == 11 * MIB
+    assert release_pool() == 11 * MIB
     del ten, much
 
 
 def test_not_more_is_kept_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slabs, "KEPT_BYTES", 20 * MIB)
+    monkeypatch.setattr(buffer_pool, "MAX_POOLED_BYTES", 20 * MIB)
     made = [new_memory(8 * MIB) for _ in range(3)]
     made.append(new_memory(21 * MIB))
     made.clear()
-    assert give_back() == 16 * MIB
-    assert give_back() == 0
+    assert release_pool() == 16 * MIB
+    assert release_pool() == 0
 
 
 def test_small_memory_is_the_allocator_s() -> None:
     new_memory(1 * MIB)
-    assert give_back() == 0
+    assert release_pool() == 0
 
 
 def test_memory_in_a_cycle_is_given_back_by_the_collector() -> None:
@@ -84,7 +84,7 @@ def test_memory_in_a_cycle_is_given_back_by_the_collector() -> None:
     holder.append(holder)
     del holder
     gc.collect()
-    assert give_back() == 8 * MIB
+    assert release_pool() == 8 * MIB
 
 
 def test_what_was_written_stays_while_it_is_held_whatever_is_given_back_meanwhile() -> None:
@@ -114,9 +114,9 @@ def test_where_no_more_can_be_mapped_what_is_kept_is_given_back_and_the_allocato
     def full(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("core.data.slabs.mmap.mmap", full)
+    monkeypatch.setattr("core.data.buffer_pool.mmap.mmap", full)
     assert new_memory(16 * MIB).nbytes == 16 * MIB
-    assert give_back() == 0
+    assert release_pool() == 0
     with pytest.raises(MemoryError):
         new_memory(1 << 60)
 
@@ -124,10 +124,10 @@ def test_where_no_more_can_be_mapped_what_is_kept_is_given_back_and_the_allocato
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_does_not_wait_for_a_lock_that_nobody_holds_there_and_keeps_no_copies() -> None:
     new_memory(8 * MIB)
-    with slabs._lock:
+    with buffer_pool._lock:
         child = os.fork()
         if not child:
-            free = slabs._lock.acquire(timeout=5)
-            os._exit(0 if free and not slabs._kept else 1)
+            free = buffer_pool._lock.acquire(timeout=5)
+            os._exit(0 if free and not buffer_pool._free else 1)
         assert os.waitpid(child, 0)[1] == 0
-    assert give_back() == 8 * MIB
+    assert release_pool() == 8 * MIB

@@ -16,9 +16,9 @@ from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
 from core import DataProto
 from core.data import pack
 from core.data.equality import values_equal
-from core.data.receive import Loans, borrowing, views
 from core.data.rows import join
 from core.data.wire import sending
+from core.data.zero_copy import BorrowedBuffers, borrowing, views
 
 
 def sent(value: Any) -> tuple[bytes, list[bytes]]:
@@ -27,11 +27,11 @@ def sent(value: Any) -> tuple[bytes, list[bytes]]:
     return pickle.dumps(pack(value), 5, buffer_callback=buffers.append), [bytes(one.raw()) for one in buffers]
 
 
-def lent(values: Sequence[Any]) -> tuple[list[Any], Loans]:
+def lent(values: Sequence[Any]) -> tuple[list[Any], BorrowedBuffers]:
     """Receive values on loan."""
     packed = [sent(value) for value in values]
-    with borrowing() as loans:
-        return [pickle.loads(data, buffers=buffers) for data, buffers in packed], loans
+    with borrowing() as borrowed:
+        return [pickle.loads(data, buffers=buffers) for data, buffers in packed], borrowed
 
 
 def addresses(value: Any) -> set[int]:
@@ -54,21 +54,21 @@ def batch(start: int) -> DataProto:
 
 
 def test_what_is_joined_is_equal_and_holds_nothing_on_loan() -> None:
-    parts, loans = lent([batch(0), batch(3)])
-    assert any(loans.hold(address) for address in addresses(parts[0]))
-    joined = loans.settled(join(parts, "G.m"))
+    parts, borrowed = lent([batch(0), batch(3)])
+    assert any(borrowed.contains(address) for address in addresses(parts[0]))
+    joined = borrowed.owned(join(parts, "G.m"))
     assert values_equal(joined, join([batch(0), batch(3)], "G.m"))
-    assert not any(loans.hold(address) for address in addresses(joined))
+    assert not any(borrowed.contains(address) for address in addresses(joined))
 
 
 def test_what_is_not_joined_is_copied_wherever_it_sits_and_can_be_written_to() -> None:
     whole = {"b": batch(0), "t": (torch.zeros(4), [np.zeros(4)]), "td": TensorDict({"x": torch.zeros(3)}, [3])}
-    (part,), loans = lent([whole])
-    settled = loans.settled(part)
+    (part,), borrowed = lent([whole])
+    settled = borrowed.owned(part)
     assert values_equal(settled, whole)
-    assert not any(loans.hold(address) for address in addresses(settled["b"]))
+    assert not any(borrowed.contains(address) for address in addresses(settled["b"]))
     for tensor in (settled["b"].batch["x"], settled["t"][0], settled["td"]["x"], settled["b"].meta_info["m"]):
-        assert not loans.hold(tensor.data_ptr())
+        assert not borrowed.contains(tensor.data_ptr())
         tensor.fill_(1)
     for array in (settled["t"][1][0], settled["b"].non_tensor_batch["a"], settled["b"].non_tensor_batch["o"][1]):
         array[:] = 1
@@ -79,9 +79,9 @@ def test_what_is_not_joined_is_copied_wherever_it_sits_and_can_be_written_to() -
 
 def test_ids_that_tell_padding_apart_are_found_too_so_that_a_padded_call_is_not_fetched_twice() -> None:
     whole = batch(0).with_row_ids([7, 8, -1])
-    (part,), loans = lent([whole])
-    assert loans.all_in([part])
-    settled = loans.settled(part)
+    (part,), borrowed = lent([whole])
+    assert borrowed.all_within([part])
+    settled = borrowed.owned(part)
     assert settled.row_ids.tolist() == [7, 8, -1]
     assert settled.row_ids.flags.owndata
     assert settled.row_ids.flags.writeable
@@ -89,11 +89,11 @@ def test_ids_that_tell_padding_apart_are_found_too_so_that_a_padded_call_is_not_
 
 def test_nothing_is_copied_that_was_not_lent() -> None:
     mine = torch.zeros(5)
-    _, loans = lent([torch.ones(5)])
-    assert loans.settled([mine])[0] is mine
-    assert Loans().settled(mine) is mine
+    _, borrowed = lent([torch.ones(5)])
+    assert borrowed.owned([mine])[0] is mine
+    assert BorrowedBuffers().owned(mine) is mine
     (data, buffers) = sent(torch.ones(5))
-    assert not loans.hold(pickle.loads(data, buffers=buffers).data_ptr())
+    assert not borrowed.contains(pickle.loads(data, buffers=buffers).data_ptr())
 
 
 def test_views_are_the_senders_or_the_receivers_word_and_only_for_arrays() -> None:
@@ -140,14 +140,14 @@ def small(start: int = 0) -> DataProto:
     ],
 )
 def test_a_loan_within_an_object_that_nobody_looks_into_is_known(make: Callable[[], Any]) -> None:
-    values, loans = lent([make()])
-    assert not loans.all_in(values)
+    values, borrowed = lent([make()])
+    assert not borrowed.all_within(values)
     # What was fetched anew is nobody's but the receiver's, though the one who lent goes on.
     data, buffers = sent(make())
-    with borrowing(lends=False) as none:
+    with borrowing(enabled=False) as none:
         own = pickle.loads(data, buffers=buffers)
-    assert none.all_in(own)
-    assert none.settled(own) is own
+    assert none.all_within(own)
+    assert none.owned(own) is own
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_a_loan_within_an_object_that_nobody_looks_into_is_known(make: Callable[
     ],
 )
 def test_a_loan_within_batches_and_plain_containers_is_found_again(make: Callable[[], Any]) -> None:
-    values, loans = lent([make(), make()])
-    assert loans.all_in(values)
+    values, borrowed = lent([make(), make()])
+    assert borrowed.all_within(values)
 
 
 def test_what_parts_say_each_for_themselves_is_no_longer_on_loan() -> None:
@@ -172,13 +172,13 @@ def test_what_parts_say_each_for_themselves_is_no_longer_on_loan() -> None:
         value.meta_info = {"loss": torch.tensor(loss), "metrics": {"kl": torch.tensor(loss)}}
         return value
 
-    parts, loans = lent([part(0.25), part(0.5)])
-    assert loans.all_in(parts)
-    joined = loans.settled(join(parts, "G.m"))
+    parts, borrowed = lent([part(0.25), part(0.5)])
+    assert borrowed.all_within(parts)
+    joined = borrowed.owned(join(parts, "G.m"))
     kept = [joined.meta_info["loss"], joined.meta_info["metrics"]["kl"]]
     assert [[float(one) for one in each] for each in kept] == [[0.25, 0.5]] * 2
     assert [each.parts for each in kept] == [(0, 1)] * 2
-    assert not any(loans.hold(one.data_ptr()) for each in kept for one in each)
+    assert not any(borrowed.contains(one.data_ptr()) for each in kept for one in each)
 
 
 def test_a_named_tuple_stays_one_and_a_list_in_itself_comes_to_an_end() -> None:
@@ -186,9 +186,9 @@ def test_a_named_tuple_stays_one_and_a_list_in_itself_comes_to_an_end() -> None:
     around.append(around)
     data, buffers = sent(around)
     before = [bytes(bytearray(one)) for one in buffers]
-    with borrowing() as loans:
+    with borrowing() as borrowed:
         got = pickle.loads(data, buffers=buffers)
-    settled = loans.settled(got)
+    settled = borrowed.owned(got)
     assert settled[1] is settled
     assert type(settled[0]) is Named
     settled[0].inner.batch["x"][...] = 77

@@ -1,11 +1,12 @@
-"""What becomes of memory that arrives read-only: mapped privately or copied, or lent for as long as it is joined.
+"""How memory that arrives read-only is received: mapped privately, copied, or borrowed until it is joined.
 
-Whatever a method or a driver is handed may be written to without harm to anyone. Two kinds of receivers need less:
-``borrowing`` is for code that only reads what it fetches, to fill one joined value from it, and a method registered
-with ``zero_copy=True`` takes arrays as read-only views.
+A method or a driver may write to everything that it receives; no other process sees the change. Two kinds of receivers
+need less: ``borrowing`` is for code that only reads what it fetches, in order to join it into one value, and a method
+registered with ``zero_copy=True`` receives arrays as read-only views.
 
-What was lent and is not joined must be found again to be copied. That is sure for what batches and plain containers
-hold; an object of the user's own may keep a batch anywhere (``Loans.all_in``), and is then fetched anew without a loan.
+Borrowed memory that is not joined must be found again to be copied. That works for batches and plain containers. An
+object of a user's class may keep a batch anywhere (``BorrowedBuffers.all_within``); it is then fetched a second time,
+without borrowing.
 """
 
 from __future__ import annotations
@@ -24,54 +25,53 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from core.data.kinds import is_plain_tensor
-from core.data.private import private_view
+from core.data.private_mmap import private_view
 from core.data.ragged import from_parts, is_jagged, ragged_dim, ragged_parts
 
 Array = np.ndarray[Any, Any]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _PARTS_OF_A_BATCH = ("batch", "meta_info", "non_tensor_batch", "_row_ids")
-"""What of a batch can hold memory; a user's own type of batch has no row ids."""
+"""The attributes of a batch that can hold memory; a batch of a user's own type has no row ids."""
 
 
-class Loans:
-    """Ranges of read-only memory that were lent to one receiver, in order."""
+class BorrowedBuffers:
+    """Ranges of read-only memory that one receiver uses without a copy, sorted by address."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without any."""
         self._ranges: list[tuple[int, int]] = []
         self._owners: dict[int, weakref.ref[Array]] = {}
         self._done: dict[int, object] = {}
         self._offsets: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def lend(self, array: Array) -> None:
-        """Take note of an array that was not copied."""
+    def add(self, array: Array) -> None:
+        """Add an array that was not copied."""
         start = int(array.__array_interface__["data"][0])
         bisect.insort(self._ranges, (start, start + array.nbytes))
         while isinstance(array.base, np.ndarray):
             array = array.base
         self._owners[start] = weakref.ref(array)
 
-    def hold(self, address: int) -> bool:
-        """Tell whether ``address`` lies in memory that was lent."""
-        place = bisect.bisect_right(self._ranges, address, key=itemgetter(0))
-        return place > 0 and address < self._ranges[place - 1][1]
+    def contains(self, address: int) -> bool:
+        """Return whether ``address`` lies in borrowed memory."""
+        position = bisect.bisect_right(self._ranges, address, key=itemgetter(0))
+        return position > 0 and address < self._ranges[position - 1][1]
 
-    def all_in(self, value: Any) -> bool:
-        """Tell whether ``settled`` would find all that is still on loan in ``value``."""
-        out = {start for start, owner in self._owners.items() if owner() is not None}
-        found = _memory(value) if out else ()
-        for start in found:
-            out.discard(start)
-            if not out:
+    def all_within(self, value: Any) -> bool:
+        """Return whether ``owned`` would find everything that is still borrowed in ``value``."""
+        missing = {start for start, owner in self._owners.items() if owner() is not None}
+        for start in _memory(value) if missing else ():
+            missing.discard(start)
+            if not missing:
                 break
-        return not out
+        return not missing
 
-    def settled(self, value: Any) -> Any:
-        """Return ``value`` with copies of what it still has on loan; the value itself if that is nothing."""
-        return self._settled(value) if self._ranges else value
+    def owned(self, value: Any) -> Any:
+        """Return ``value`` with copies of the borrowed memory in it; the value itself if nothing was borrowed."""
+        return self._owned(value) if self._ranges else value
 
-    def _settled(self, value: Any) -> Any:
+    def _owned(self, value: Any) -> Any:
         if type(value) in _ATOMS:
             return value
         if isinstance(value, torch.Tensor):
@@ -79,61 +79,61 @@ class Loans:
         if isinstance(value, TensorDictBase):
             return value.apply(self._tensor)
         if isinstance(value, tuple):
-            items = [self._settled(item) for item in value]
+            items = [self._owned(item) for item in value]
             return value._make(items) if hasattr(value, "_make") else tuple(items)
         if id(value) in self._done:
             return value
         self._done[id(value)] = value
-        # In place: it was made by unpickling or joining just now, and may be of a type of its own.
+        # In place: it was just made by unpickling or joining, and may be of a user's type.
         if isinstance(value, np.ndarray):
             return self._array(value)
         if isinstance(value, list):
-            value[:] = [self._settled(item) for item in value]
+            value[:] = [self._owned(item) for item in value]
         elif isinstance(value, dict):
             for key, item in value.items():
-                value[key] = self._settled(item)
+                value[key] = self._owned(item)
         elif is_batch(value):
             for name, part in _parts_of(value).items():
-                setattr(value, name, self._settled(part))
+                setattr(value, name, self._owned(part))
         return value
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_jagged(tensor):
             return self._jagged(tensor)
         parts = [part for part in _flat(tensor) if part.device.type == "cpu" and part.numel()]
-        if not any(self.hold(part.data_ptr()) for part in parts):
+        if not any(self.contains(part.data_ptr()) for part in parts):
             return tensor
         if is_plain_tensor(tensor) or tensor.is_nested:
             return tensor.clone()
-        # A clone would be without the attributes of a user's type.
+        # A clone would lose the attributes of a user's type.
         own = tensor.as_subclass(torch.Tensor).clone().as_subclass(type(tensor))
         own.__dict__.update(tensor.__dict__)
         return own
 
     def _jagged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Settle values and offsets apart: columns that share one offsets tensor go on sharing one."""
+        """Copy values and offsets separately: columns that share one offsets tensor still share one afterwards."""
         values, (offsets, _) = tensor.values(), ragged_parts(tensor)
-        settled = self._tensor(values)
+        own_values = self._tensor(values)
         if id(offsets) not in self._offsets:
             self._offsets[id(offsets)] = offsets, self._tensor(offsets)
         own_offsets = self._offsets[id(offsets)][1]
-        if settled is values and own_offsets is offsets:
+        if own_values is values and own_offsets is offsets:
             return tensor
-        return from_parts(settled, own_offsets, ragged_dim(tensor))
+        return from_parts(own_values, own_offsets, ragged_dim(tensor))
 
     def _array(self, array: Array) -> Array:
         if array.dtype == object:
             rows = array.reshape(-1)
             for number, item in enumerate(rows):
-                rows[number] = self._settled(item)
+                rows[number] = self._owned(item)
             return array
-        if array.nbytes == 0 or not self.hold(int(array.__array_interface__["data"][0])):
+        if array.nbytes == 0 or not self.contains(int(array.__array_interface__["data"][0])):
             return array
         return array.copy(order="K")
 
 
 def is_batch(value: object) -> bool:
-    """Tell whether a value is a batch, whose module is above this one."""
+    """Return whether a value is a batch. Its module is above this one, so it is recognized by its attributes."""
     return hasattr(value, "non_tensor_batch") and hasattr(value, "meta_info")
 
 
@@ -142,9 +142,9 @@ def _parts_of(batch: Any) -> dict[str, Any]:
 
 
 def _memory(value: Any) -> Iterator[int]:
-    """Yield where the memory begins of each tensor and array that ``Loans.settled`` would find in ``value``.
+    """Yield the start address of each tensor and array that ``BorrowedBuffers.owned`` would find in ``value``.
 
-    Columns come before what stands in rows: mostly they are all.
+    Columns come before objects in rows: usually nothing else is borrowed.
     """
     seen: dict[int, object] = {}
     waiting = deque([value])
@@ -182,68 +182,68 @@ def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (tensor.values(),) if tensor.is_nested else (tensor,)
 
 
-_here = threading.local()
+_local = threading.local()
 
 
 class borrowing:
-    """Lend what this thread unpickles meanwhile, instead of making it its own; what is kept must be ``settled``.
+    """Unpickle read-only memory on this thread without a copy; what is kept must be made its own by ``owned``.
 
-    Without ``lends`` it is made its own all the same: where nothing is joined there is nothing to gain.
+    With ``enabled=False`` it is mapped or copied as usual: where nothing is joined there is nothing to gain.
     """
 
-    __slots__ = ("_before", "_lends")
+    __slots__ = ("_before", "_enabled")
 
-    def __init__(self, lends: bool = True) -> None:
-        """Say whether there is to be a loan at all."""
-        self._lends = lends
+    def __init__(self, enabled: bool = True) -> None:
+        """Set whether memory is borrowed at all."""
+        self._enabled = enabled
 
-    def __enter__(self) -> Loans:
-        self._before = getattr(_here, "loans", None)
-        loans = Loans()
-        _here.loans = loans if self._lends else None
-        return loans
+    def __enter__(self) -> BorrowedBuffers:
+        self._before = getattr(_local, "borrowed", None)
+        borrowed = BorrowedBuffers()
+        _local.borrowed = borrowed if self._enabled else None
+        return borrowed
 
     def __exit__(self, *_: object) -> None:
-        _here.loans = self._before
+        _local.borrowed = self._before
 
 
 @contextlib.contextmanager
 def views() -> Iterator[None]:
-    """Leave arrays that this thread unpickles meanwhile read-only views; tensors are mapped privately or copied."""
-    before = getattr(_here, "views", False)
-    _here.views = True
+    """Unpickle arrays on this thread as read-only views; tensors are still mapped privately or copied."""
+    before = getattr(_local, "views", False)
+    _local.views = True
     try:
         yield
     finally:
-        _here.views = before
+        _local.views = before
 
 
 def received_array(array: Array) -> Array:
-    """Return an array that has just arrived as its receiver takes it."""
-    if array.flags.writeable or getattr(_here, "views", False):
+    """Return an array that has just arrived in the form that its receiver needs."""
+    if array.flags.writeable or getattr(_local, "views", False):
         return array
-    loans: Loans | None = getattr(_here, "loans", None)
-    if loans is not None:
-        loans.lend(array)
+    borrowed: BorrowedBuffers | None = getattr(_local, "borrowed", None)
+    if borrowed is not None:
+        borrowed.add(array)
         return array
     flat = private_view(array) if array.flags.c_contiguous else None
     return array.copy(order="K") if flat is None else flat.view(array.dtype).reshape(array.shape)
 
 
 def received_memory(raw: Array) -> Array:
-    """Return a tensor's bytes that have just arrived as its receiver takes them: flagged as writable in any case."""
+    """Return a tensor's bytes that have just arrived in the form that its receiver needs, always flagged writable."""
     if raw.flags.writeable:
         return raw
-    loans: Loans | None = getattr(_here, "loans", None)
-    if loans is not None:
-        loans.lend(raw)
-        return np.asarray(_Lent(raw))
+    borrowed: BorrowedBuffers | None = getattr(_local, "borrowed", None)
+    if borrowed is not None:
+        borrowed.add(raw)
+        return np.asarray(_Unflagged(raw))
     private = private_view(raw)
     return raw.copy() if private is None else private
 
 
-class _Lent:
-    """The memory of a read-only array, without the flag: torch cannot wrap memory that is flagged."""
+class _Unflagged:
+    """The memory of a read-only array without the read-only flag: torch cannot wrap memory that has it."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
