@@ -6,22 +6,14 @@ interpreter: ``torch.distributed`` and changes to ``os.environ`` need real proce
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import inspect
 import os
-import pickle
-import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, InvalidStateError
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION
 from concurrent.futures import wait as wait_for_futures
-from dataclasses import dataclass
 from typing import Any
-
-import cloudpickle
 
 from core.cluster.base import (
     Outcome,
@@ -32,154 +24,14 @@ from core.cluster.base import (
     SpawnRequest,
     StoreRoom,
     Submitted,
-    adopt_environ,
-    isolate_environ,
 )
-from core.cluster.local_refs import LocalRef, numbers, packed, resolve, settle
+from core.cluster.local_actor import Job, LocalActor, ask
+from core.cluster.local_refs import LocalRef, packed, settle
 from core.cluster.ray_errors import outcome_of, unpacked
 from core.cluster.shortage import no_room
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
 _NODE = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    method: str
-    payload: bytes
-    result: LocalRef
-    receipt: LocalRef | None
-    holds: tuple[LocalRef, ...] = ()
-
-    @property
-    def refs(self) -> tuple[LocalRef, ...]:
-        """Return the references this job settles."""
-        return (self.result,) if self.receipt is None else (self.result, self.receipt)
-
-
-class LocalActor:
-    """A worker: a thread that takes jobs in order, and the object they are run on."""
-
-    def __init__(self, request: SpawnRequest) -> None:
-        """Start the thread; the object is built on it, as it would be in a process of its own."""
-        self.name = request.name or f"worker-{next(numbers)}"
-        self.killed = threading.Event()
-        self.let_go = False
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        cloudpickle.dumps(request.actor_class)  # What Ray could not send fails here too.
-        # A copy made of these bytes has lost its file name: breakpoint() and tracebacks would show no source.
-        self._class = request.actor_class
-        self._arguments = packed((request.args, dict(request.kwargs)))
-        self._env = dict(request.env)
-        self.has_hook = _has_shutdown_hook(request.actor_class)
-        self._lock = threading.Lock()
-        self._current: _Job | None = None
-        self._reason = ""
-        self._mourners: list[Callable[[WorkerDiedError], None]] = []
-        threading.Thread(target=self._run, name=f"podium-{self.name}", daemon=True).start()
-
-    def give(self, job: _Job) -> None:
-        """Queue a job, or fail it when the worker is gone."""
-        with self._lock:
-            if not self.killed.is_set():
-                self._jobs.put(job)
-                return
-        self._fail(job, self._death(job))
-
-    def kill(self, reason: str = "was killed") -> None:
-        """End the worker: the job it runs and all that wait fail at once; a running thread is left to run out."""
-        with self._lock:
-            if self.killed.is_set():
-                return
-            self._reason = reason
-            self.killed.set()
-            mourners, self._mourners = self._mourners, []
-            lost = [] if self._current is None else [self._current]
-            while not self._jobs.empty():
-                if (job := self._jobs.get_nowait()) is not None:
-                    lost.append(job)
-            self._jobs.put(None)
-        for job in lost:
-            self._fail(job, self._death(job))
-        for tell in mourners:
-            threading.Thread(target=tell, args=(self._death(),), name=f"podium-death-{self.name}", daemon=True).start()
-
-    def on_death(self, callback: Callable[[WorkerDiedError], None]) -> None:
-        """Call ``callback`` on another thread when the worker ends; at once when it has."""
-        with self._lock:
-            if not self.killed.is_set():
-                self._mourners.append(callback)
-                return
-        callback(self._death())
-
-    def _run(self) -> None:
-        isolate_environ()
-        adopt_environ(self._env)
-        try:
-            args, kwargs = pickle.loads(self._arguments[0])
-            actor = self._class(*map(resolve, args), **{name: resolve(value) for name, value in kwargs.items()})
-        except BaseException as error:
-            self.kill(f"died, its constructor raised {type(error).__name__}: {error}")
-            return
-        while (job := self._jobs.get()) is not None:
-            if self._begin(job):
-                self._do(actor, job)
-                with self._lock:
-                    self._current = None
-
-    def _begin(self, job: _Job) -> bool:
-        """Make ``job`` the one that runs; one taken while the worker was killed fails instead."""
-        with self._lock:
-            if not self.killed.is_set():
-                self._current = job
-                return True
-        self._fail(job, self._death(job))
-        return False
-
-    def _do(self, actor: Any, job: _Job) -> None:
-        try:
-            args, kwargs = unpacked(job.payload, on_worker=True)
-            args = tuple(resolve(value) for value in args)
-            kwargs = {name: resolve(value) for name, value in kwargs.items()}
-            outcome = getattr(actor, job.method)(*args, **kwargs)
-            if inspect.isawaitable(outcome):
-                outcome = asyncio.run(_await(outcome))
-            values = outcome if job.receipt is not None else (outcome,)
-            made = [packed(value) for value in values]
-        except SystemExit as error:
-            self.kill(f"ended by itself with exit code {error.code}, SystemExit was raised in a method")
-            return
-        except BaseException as error:
-            self._fail(job, error)
-            return
-        for ref, (pickled, holds) in zip(job.refs, made, strict=True):
-            settle(ref, pickled, holds)
-
-    def _death(self, job: _Job | None = None) -> WorkerDiedError:
-        method = "" if job is None else job.method
-        return WorkerDiedError(f"worker {self.name} {self._reason}", worker=self.name, pid=os.getpid(), method=method)
-
-    @staticmethod
-    def _fail(job: _Job, error: BaseException) -> None:
-        try:
-            error = pickle.loads(cloudpickle.dumps(error))
-        except Exception:
-            error = RuntimeError(f"{type(error).__name__}: {error}")
-        for ref in job.refs:
-            with contextlib.suppress(InvalidStateError):  # It came to something before.
-                ref.future.set_exception(error)
-
-
-def _has_shutdown_hook(actor_class: type) -> bool:
-    """Whether an actor has something to do at its end: its class, or that of one of the roles that share it."""
-    roles = getattr(actor_class, "podium_roles", {})
-    classes = (actor_class, *(role.user_class for role in roles.values()))
-    cleans = hasattr(actor_class, "_podium_clean_up")
-    return cleans and any(hasattr(one, "__ray_shutdown__") for one in classes)
-
-
-async def _await(awaitable: Any) -> Any:
-    return await awaitable
 
 
 class LocalGroup:
@@ -203,6 +55,7 @@ class LocalCluster:
         self._total = dict(resources or {})
         self._held: dict[LocalGroup, dict[str, float]] = {}
         self._actors: weakref.WeakSet[LocalActor] = weakref.WeakSet()
+        self._detached: set[LocalActor] = set()
         self._lock = threading.Lock()
 
     @property
@@ -269,21 +122,20 @@ class LocalCluster:
         """Start a worker thread."""
         actor = LocalActor(request)
         self._actors.add(actor)
+        if request.options.get("lifetime") == "detached":
+            self._detached.add(actor)
         return actor
 
     def submit(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
         """Pickle the arguments and queue the job."""
         payload, holds = packed((args, dict(kwargs)))
         result, receipt = LocalRef(), LocalRef()
-        actor.give(_Job(method, payload, result, receipt, holds))
+        actor.give(Job(method, payload, result, receipt, holds))
         return Submitted(result, receipt)
 
     def ask(self, actor: LocalActor, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LocalRef:
         """Pickle the arguments and queue the job for its one result."""
-        payload, holds = packed((args, dict(kwargs)))
-        result = LocalRef()
-        actor.give(_Job(method, payload, result, None, holds))
-        return result
+        return ask(actor, method, args, kwargs)
 
     def bound(self, actor: LocalActor, method: str) -> Callable[..., LocalRef]:
         """Bind the names."""
@@ -374,6 +226,7 @@ class LocalCluster:
         """End a worker."""
         actor.let_go = True
         actor.kill()
+        self._detached.discard(actor)
 
     def retire(self, actors: Sequence[LocalActor], limit_s: float) -> None:
         """Let the workers that have a hook for it clean up, then end all."""

@@ -26,7 +26,7 @@ class LocalRef:
         """Make a reference to a value that is not there yet."""
         self.number = next(numbers)
         self.future: Future[bytes] = Future()
-        self.holds: tuple[LocalRef, ...] = ()
+        self.holds: tuple[object, ...] = ()
         _live_refs[self.number] = self
 
     def value(self) -> Any:
@@ -49,9 +49,7 @@ class LocalRef:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as a number: inside this process the value is found again by it, while somebody holds it."""
-        met = getattr(_packing, "refs", None)
-        if met is not None:
-            met.append(self)
+        keep_with_message(self)
         return _find_ref, (self.number,)
 
     def __await__(self) -> Any:
@@ -66,9 +64,19 @@ def _find_ref(number: int) -> LocalRef:
     return _live_refs[number]
 
 
-def packed(value: object) -> tuple[bytes, tuple[LocalRef, ...]]:
-    """Pickle a value; return the references in it too: as Ray does, whoever keeps the bytes must keep these alive."""
-    met: list[LocalRef] = []
+def keep_with_message(held: object) -> None:
+    """Have the bytes that this thread makes keep ``held`` alive."""
+    met = getattr(_packing, "refs", None)
+    if met is not None:
+        met.append(held)
+
+
+def packed(value: object) -> tuple[bytes, tuple[object, ...]]:
+    """Pickle a value; return the references and handles in it too.
+
+    As Ray does: whoever keeps the bytes must keep these alive.
+    """
+    met: list[object] = []
     _packing.refs = met
     try:
         return cloudpickle.dumps(value), tuple(met)
@@ -76,7 +84,7 @@ def packed(value: object) -> tuple[bytes, tuple[LocalRef, ...]]:
         _packing.refs = None
 
 
-def settle(ref: LocalRef, pickled: bytes, holds: tuple[LocalRef, ...]) -> None:
+def settle(ref: LocalRef, pickled: bytes, holds: tuple[object, ...]) -> None:
     ref.holds = holds
     with contextlib.suppress(InvalidStateError):  # Its worker was killed meanwhile.
         ref.future.set_result(pickled)

@@ -17,7 +17,6 @@ MAX_LINES = 400
 STILL_LONGER = {
     "app/server.py": 450,
     "app/store/reader.py": 450,
-    "core/cluster/local.py": 450,
     "core/cluster/on_ray.py": 450,
 }
 """Modules that have not been split yet, and what they must not grow beyond; one that fits again goes from here."""
