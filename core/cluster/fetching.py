@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.cluster.base import Ref, shares_a_process
-from core.cluster.local import LocalCluster
+from core.cluster.local import LOCAL_NODE, LocalCluster
 from core.cluster.local_refs import LocalRef
 from core.cluster.ray_transport import NoDirectTransport, Offer
 
@@ -61,6 +61,15 @@ def assigned_devices() -> tuple[str, ...]:
     if shares_a_process():
         return ()
     from core.cluster.on_ray import assigned_devices as given  # here, because a local cluster must not load Ray
+
+    return given()
+
+
+def node_address() -> str:
+    """Return the address of the node that this process is on, as the cluster has it."""
+    if shares_a_process():
+        return LOCAL_NODE
+    from core.cluster.on_ray import node_address as given  # here, because a local cluster must not load Ray
 
     return given()
 

@@ -31,7 +31,7 @@ from core.cluster.ray_errors import outcome_of, unpacked
 from core.cluster.shortage import no_room
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError
 
-_NODE = "127.0.0.1"
+LOCAL_NODE = "127.0.0.1"
 
 
 class LocalGroup:
@@ -85,7 +85,7 @@ class LocalCluster:
         slots: list[Slot] = []
         for group_index, group in enumerate(native):
             for bundle_index in range(group.n_bundles):
-                slots.append(Slot(len(slots), _NODE, group_index, bundle_index, group_index, bundle_index))
+                slots.append(Slot(len(slots), LOCAL_NODE, group_index, bundle_index, group_index, bundle_index))
         return Placement(pool, tuple(slots), tuple(native))
 
     def release(self, placement: Placement) -> None:
@@ -220,7 +220,7 @@ class LocalCluster:
         """Return the one node's address."""
         if actor.killed.is_set():
             raise WorkerDiedError(f"worker {actor.name} is gone", worker=actor.name, pid=os.getpid())
-        return _NODE
+        return LOCAL_NODE
 
     def kill(self, actor: LocalActor) -> None:
         """End a worker."""
@@ -252,8 +252,8 @@ class LocalCluster:
 
     def run_on(self, node: str, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
         """Call the function: there is one node."""
-        if node != _NODE:
-            raise UnknownNameError(f"no node with the address {node!r} is up", name=node, known=(_NODE,))
+        if node != LOCAL_NODE:
+            raise UnknownNameError(f"no node with the address {node!r} is up", name=node, known=(LOCAL_NODE,))
         return function(*args)
 
     def abandon(self) -> None:

@@ -175,9 +175,9 @@ class LocalActor:
         """Queue a job, or fail it when the worker is gone."""
         self.process.give(job)
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "was killed") -> None:
         """End the worker: the job it runs and all that wait fail at once; a running thread is left to run out."""
-        self.process.kill()
+        self.process.kill(reason)
 
     def on_death(self, callback: Callable[[WorkerDiedError], None]) -> None:
         """Call ``callback`` on another thread when the worker ends; at once when it has."""

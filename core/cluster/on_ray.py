@@ -368,6 +368,11 @@ def assigned_devices() -> tuple[str, ...]:
     return next((tuple(map(str, ids)) for ids in ray.get_runtime_context().get_accelerator_ids().values() if ids), ())
 
 
+def node_address() -> str:
+    """Return the address that Ray has for this node."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
 def _require_connection() -> None:
     """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors."""
     if forked_from():

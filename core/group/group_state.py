@@ -22,6 +22,7 @@ from core.group.bind import Method
 from core.group.call_tracker import CallTracker
 from core.group.class_args import RayClassWithInitArgs
 from core.group.deaths import Deaths
+from core.group.held_workers import leave_to_holders
 from core.group.live_workers import LiveWorkers, PendingCalls
 from core.group.start import StartSettings
 from core.group.worker_set import WorkerSet
@@ -84,6 +85,7 @@ class GroupState:
         self._since = ""
         self._n_replacements = 0
         self._finalizer: Finalizer | None = None
+        self._gave_handles = False
         # What stands above is imported now: a thread that reports a death has no time for it.
         _ = self.runtime.parts
         if parent is not None:
@@ -190,6 +192,18 @@ class GroupState:
             self.live.deaths.policy = health.policy
             monitor_of(self.runtime).watch(self.live, health.ping_every_s)
 
+    def give_handles(self) -> list[ActorHandle]:
+        """Return the workers' handles; from now on a worker outlives this group's collection while one is held."""
+        live = self.live
+        if live is None:
+            return []
+        if self._parent is not None:
+            self._parent.give_handles()
+        elif not self._gave_handles:
+            self._gave_handles = True
+            self._end_when_collected(live)
+        return list(live.workers.actors)
+
     def close(self) -> None:
         """End the workers, detached ones too; may be called twice. A pool made for this group alone is closed too."""
         live = self.live
@@ -241,9 +255,22 @@ class GroupState:
             since=self._since,
         )
         monitor.watch(live, self.health.ping_every_s)
+        self._end_when_collected(live)
+        # Last: calls on other threads take what is set from here on.
+        self.live = live
+
+    def _end_when_collected(self, live: LiveWorkers) -> None:
+        """Have the group ended when it is collected; its workers too, unless who was given handles holds them."""
+        settings, pool, workers = self.settings, self.pool, live.workers
+        if self._finalizer is not None:
+            self._finalizer.detach()
         own_actors: tuple[ActorHandle, ...] = ()
         if self._parent is None and not settings.detached:
             own_actors = workers.actors
+        if own_actors and self._gave_handles:
+            dead = live.deaths.dead
+            self._finalizer = Finalizer(self, leave_to_holders, self.runtime, pool, self.name, own_actors, dead)
+            return
         reason = "the driver is done, the workers live on" if settings.detached else "the group was closed"
         self._finalizer = Finalizer(
             self,
@@ -256,8 +283,6 @@ class GroupState:
             live.deaths.dead,
             reason,
         )
-        # Last: calls on other threads take what is set from here on.
-        self.live = live
 
     def _first_death(self) -> Callable[[], None]:
         """Return what is done when the first worker of a set dies; it holds the group weakly."""

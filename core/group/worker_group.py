@@ -274,9 +274,12 @@ class RayWorkerGroup:
 
     @property
     def workers(self) -> list[ActorHandle]:
-        """Return the cluster's handles of the workers, in rank order."""
-        live = self._state.live
-        return [] if live is None else list(live.workers.actors)
+        """Return the cluster's handles of the workers, in rank order.
+
+        A worker lives as long as one of its handles, or the pool, also when the group is dropped meanwhile; ``close``
+        ends it all the same.
+        """
+        return self._state.give_handles()
 
     @property
     def worker_names(self) -> list[str]:

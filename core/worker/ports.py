@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections import deque
 from collections.abc import Iterable
 
 from core.errors import UsageError
@@ -36,3 +38,25 @@ def hold_port(candidates: Iterable[int] = (0,)) -> socket.socket:
                 continue
             return held
     raise UsageError(f"none of the {tried} ports offered for MASTER_PORT is free; widen master_port_range")
+
+
+_MAX_KEPT = 64
+_kept: deque[socket.socket] = deque()
+_keeping = threading.Lock()
+
+
+def keep_port(candidates: Iterable[int] = (0,)) -> int:
+    """Return a free port that this process holds until it ends; see ``hold_port``.
+
+    Of many ports that are asked for the last 64 are held: those before are in use by then, or given up.
+
+    Raises:
+        UsageError: None of the candidates is free.
+    """
+    held = hold_port(candidates)
+    with _keeping:
+        _kept.append(held)
+        dropped = _kept.popleft() if len(_kept) > _MAX_KEPT else None
+    if dropped is not None:
+        dropped.close()
+    return int(held.getsockname()[1])

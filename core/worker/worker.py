@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypedDict
 
 from core.cluster import adopt_environ, environ
+from core.cluster.fetching import node_address
 from core.dispatch import Dispatch, Execute, register
 from core.errors import MissingKeyError, RegistrationError
 from core.worker.facts import PROTECTED_VARIABLES, RankFacts, device_index, settle_visible_devices, visible_devices
-from core.worker.ports import hold_port
+from core.worker.ports import keep_port
 
 
 class DispatchCollect(TypedDict):
@@ -88,9 +88,22 @@ class Worker:
         return visible_devices(environ())
 
     def get_available_master_addr_port(self) -> tuple[str, str]:
-        """Return this node's address and a port that was free just now."""
-        with hold_port() as held:
-            return socket.gethostbyname(socket.gethostname()), str(held.getsockname()[1])
+        """Return this node's address and a free port, which this process holds until somebody listens on it."""
+        return self._get_node_ip().strip("[]"), str(self._get_free_port())
+
+    def get_availale_master_addr_port(self) -> tuple[str, str]:
+        """Return the same as ``get_available_master_addr_port``, under the name as verl spells it."""
+        return self.get_available_master_addr_port()
+
+    @staticmethod
+    def _get_node_ip() -> str:
+        """Return the address of this process's node, under the name that drivers for verl call."""
+        return node_address()
+
+    @staticmethod
+    def _get_free_port() -> int:
+        """Return a free port, which this process holds until somebody listens on it."""
+        return keep_port()
 
     fused_worker_attr_name: ClassVar[str] = "fused_worker_dict"
 

@@ -31,6 +31,7 @@ from core.errors import (
     WorkerStartError,
 )
 from core.events import CallFinished, CallStarted, RankFinished, WorkerEnded
+from core.finalizers import drain
 from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.group_workers import AsyncRing, Faulty, Ring, Rows
@@ -433,6 +434,22 @@ def test_a_dropped_group_is_gone_with_its_workers(two: RayResourcePool) -> None:
     del group
     gc.collect()
     assert eventually(lambda: not names_that_start("dropped"))
+    assert two.groups == ()
+
+
+def test_workers_of_a_dropped_group_live_until_their_handles_are_dropped(two: RayResourcePool) -> None:
+    handles = RayWorkerGroup(two, RayClassWithInitArgs(Rows), name_prefix="kept").workers
+    gc.collect()
+    assert drain()
+    addresses = ray.get([handle._get_node_ip.remote() for handle in handles])
+    ports = ray.get([handle._get_free_port.remote() for handle in handles for _ in range(2)])
+    assert len(set(addresses)) == 1
+    assert len(set(ports)) == 4
+    assert len(names_that_start("kept")) == 2
+    del handles
+    gc.collect()
+    assert eventually(lambda: not names_that_start("kept"))
+    assert drain()
     assert two.groups == ()
 
 

@@ -38,7 +38,8 @@ from core import (
     sort_placement_group_by_node_ip,
 )
 from core.cluster import SpawnRequest
-from core.cluster.local import LocalActor, LocalCluster
+from core.cluster.local import LocalCluster
+from core.cluster.local_actor import LocalActor
 from core.controller import Controller
 from core.errors import PoolSpecError, RegistrationError, UsageError
 from core.runtime import Runtime

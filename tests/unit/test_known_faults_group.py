@@ -34,7 +34,8 @@ from core import (
     split_resource_pool,
 )
 from core.cluster import SpawnRequest
-from core.cluster.local import LocalActor, LocalCluster
+from core.cluster.local import LocalCluster
+from core.cluster.local_actor import LocalActor
 from core.cluster.local_refs import LocalRef
 from core.controller import Controller
 from core.errors import CallTimeoutError, UsageError, WorkerDiedError, WorkerStartError
