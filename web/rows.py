@@ -113,7 +113,10 @@ class RankTotal:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool in its current state. ``state`` is active, pausing, paused, changing, closed or failed."""
+    """A pool in its current state. ``state`` is active, pausing, paused, changing, closed or failed.
+
+    The calls in flight and waiting at the gate are None where only the file is there to ask.
+    """
 
     name: str
     state: str
@@ -121,6 +124,8 @@ class Pool:
     process_on_nodes: tuple[int, ...]
     world_size: int
     groups: tuple[str, ...]
+    n_calls_in_flight: int | None = None
+    n_calls_waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

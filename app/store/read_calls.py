@@ -3,31 +3,68 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Any
 
 from app.store.codes import CANCELLED, DIED, RUNNING, SAID_END, SAID_START, STATUSES, unpack_sizes
+from app.store.row_query import RowQuery, ms
 from app.store.texts import MESSAGE, TRACEBACK, shown
 from app.store.totals import median
 from web.calls import CallDetail
 from web.rows import CallRow, RankSpan
 
-CALL_ROW = (
-    "SELECT c.id, g.name, coalesce(p.name, ''), m.name, d.text, e.text, c.blocking, c.step, c.status, c.started_ns, "
-    "c.ended_ns, c.rows, c.padding_rows, c.bytes_out, c.bytes_in FROM call c JOIN method m ON m.id = c.method_id "
-    "JOIN worker_group g ON g.id = m.group_id LEFT JOIN pool p ON p.id = c.pool_id "
-    "JOIN word d ON d.id = c.dispatch_mode_id JOIN word e ON e.id = c.execute_mode_id "
+_CALLS = (
+    "call c JOIN method m ON m.id = c.method_id JOIN worker_group g ON g.id = m.group_id "
+    "LEFT JOIN pool p ON p.id = c.pool_id JOIN word d ON d.id = c.dispatch_mode_id "
+    "JOIN word e ON e.id = c.execute_mode_id"
 )
-# What is told of a call without an end in a run that is over.
+_NAMES = {"group": "g.name", "pool": "coalesce(p.name, '')", "method": "m.name"}
+_CALL_ROW = RowQuery(
+    CallRow,
+    _CALLS,
+    "c",
+    columns=_NAMES | {"dispatch_mode": "d.text", "execute_mode": "e.text"},
+    computed=("status", "duration_ms"),
+    also={"code": "c.status", "started_ns": "c.started_ns", "ended_ns": "c.ended_ns"},
+)
+_CALL_DETAIL = RowQuery(
+    CallDetail,
+    "call",
+    columns={
+        "error_type": "coalesce(error_type, '')",
+        "error_message": f"coalesce({shown('error_message', MESSAGE)}, '')",
+        "error_traceback": f"coalesce({shown('error_traceback', TRACEBACK)}, '')",
+        "error_rank": "coalesce(error_rank, -1)",
+    },
+    parse={"shard_sizes": unpack_sizes},
+    computed=("call", "spans", "slowest_rank", "median_ms", "max_ms", "previous_id", "next_id"),
+    also={
+        "code": "status",
+        "started_ns": "started_ns",
+        "ended_ns": "ended_ns",
+        "gate_ns": "gate_ns",
+        "method_id": "method_id",
+    },
+)
+_SPANS = RowQuery(
+    RankSpan,
+    "rank_span s JOIN lane l ON l.id = s.lane_id LEFT JOIN worker w ON w.id = "
+    "(SELECT max(id) FROM worker WHERE lane_id = s.lane_id AND started_ns <= s.submitted_ns)",
+    "s",
+    columns={"rank": "l.rank", "node": "coalesce(w.node, '')"},
+    computed=("started_ms", "finished_ms", "ready_ms", "status", "outside"),
+    also={
+        "code": "s.status",
+        "reported": "s.said",
+        "began_ns": "s.began_ns",
+        "ended_ns": "s.ended_ns",
+        "ready_ns": "s.ready_ns",
+        "clock_error_ns": "s.clock_error_ns",
+    },
+)
+# The error shown for a call without an end in a run that is over.
 _CUT_OFF = {
     DIED: "It was in flight when the driver died.",
     CANCELLED: "It was in flight when the driver ended, and nobody waited for it.",
 }
-
-
-def ms(ns: int) -> float:
-    """Return nanoseconds as milliseconds."""
-    return ns / 1e6
 
 
 def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended: int = RUNNING) -> CallDetail | None:
@@ -35,86 +72,62 @@ def call(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended:
 
     ``run_ns`` is how long the run has lasted, ``never_ended`` the status of a call that has no end.
     """
-    row = connection.execute(f"{CALL_ROW} WHERE c.id = ?", (call_id,)).fetchone()
-    if row is None:
+    shown_call = call_row(connection, call_id, run_ns, never_ended)
+    if shown_call is None:
         return None
-    more = connection.execute(
-        "SELECT generation, gate_ns, dispatch_ns, execute_ns, wait_ns, collect_ns, unpad_ns, awaited_ns, shard_sizes, "
-        f"rows_out, method_id, error_type, {shown('error_message', MESSAGE)}, {shown('error_traceback', TRACEBACK)}, "
-        "error_rank FROM call WHERE id = ?",
-        (call_id,),
-    ).fetchone()
-    spans = _spans(connection, call_id, row[9], row[10]) + _silent(connection, call_id, row[8], row[9] + more[1])
+    (detail,) = _CALL_DETAIL.records(connection, "WHERE id = ?", (call_id,))
+    started_ns, code = detail["started_ns"], detail["code"]
+    spans = _spans(connection, call_id, started_ns, detail["ended_ns"])
+    spans += _silent(connection, call_id, code, started_ns + detail["gate_ns"])
     ran = [
         (round((span.finished_ms - span.started_ms) * 1e6), span.rank)
         for span in spans
         if span.started_ms is not None and span.finished_ms is not None
     ]
-    previous_id, next_id = _neighbours(connection, more[10], call_id)
-    cut_off = _CUT_OFF.get(never_ended, "") if row[8] == RUNNING else ""
-    return CallDetail(
-        call=call_row(row, run_ns, never_ended),
-        generation=more[0],
-        gate_ms=ms(more[1]),
-        dispatch_ms=ms(more[2]),
-        execute_ms=ms(more[3]),
-        wait_ms=ms(more[4]),
-        collect_ms=ms(more[5]),
-        unpad_ms=ms(more[6]),
-        awaited_ms=None if more[7] is None else ms(more[7]),
-        shard_sizes=unpack_sizes(more[8]),
-        rows_out=more[9],
+    previous_id, next_id = _neighbours(connection, detail["method_id"], call_id)
+    cut_off = _CUT_OFF.get(never_ended, "") if code == RUNNING else ""
+    detail["error_type"] = detail["error_type"] or ("Cut off" if cut_off else "")
+    detail["error_message"] = detail["error_message"] or cut_off
+    return _CALL_DETAIL.build(
+        detail,
+        call=shown_call,
         spans=spans,
         slowest_rank=max(ran)[1] if len(ran) > 1 else None,
         median_ms=ms(median(sorted(length for length, _ in ran))) if ran else 0.0,
         max_ms=ms(max(ran)[0]) if ran else 0.0,
         previous_id=previous_id,
         next_id=next_id,
-        error_type=more[11] or ("Cut off" if cut_off else ""),
-        error_message=more[12] or cut_off,
-        error_traceback=more[13] or "",
-        error_rank=-1 if more[14] is None else more[14],
     )
 
 
-def call_row(row: Sequence[Any], run_ns: int, never_ended: int) -> CallRow:
-    """Return a call of the list from a row of ``CALL_ROW``."""
-    ended_ns = run_ns if row[10] is None else row[10]
-    lasted_ns = max(0, ended_ns - row[9])
-    status = STATUSES[never_ended if row[8] == RUNNING else row[8]]
-    return CallRow(*(*row[:6], bool(row[6]), row[7], status, ms(row[9]), ms(lasted_ns), *row[11:]))
+def call_row(connection: sqlite3.Connection, call_id: int, run_ns: int, never_ended: int) -> CallRow | None:
+    """Return a call as the list shows it, or None when there is no such call."""
+    found = _CALL_ROW.records(connection, "WHERE c.id = ?", (call_id,))
+    if not found:
+        return None
+    (call,) = found
+    ended_ns = run_ns if call["ended_ns"] is None else call["ended_ns"]
+    status = STATUSES[never_ended if call["code"] == RUNNING else call["code"]]
+    return _CALL_ROW.build(call, status=status, duration_ms=ms(max(0, ended_ns - call["started_ns"])))
 
 
 def _spans(
     connection: sqlite3.Connection, call_id: int, call_started_ns: int, call_ended_ns: int | None
 ) -> tuple[RankSpan, ...]:
-    rows = connection.execute(
-        "SELECT l.rank, coalesce(w.node, ''), s.submitted_ns, s.began_ns, s.ended_ns, s.ready_ns, s.clock_error_ns, "
-        "s.status, s.rows_in, s.rows_out, s.bytes_in, s.bytes_out, s.said FROM rank_span s "
-        "JOIN lane l ON l.id = s.lane_id LEFT JOIN worker w ON w.id = "
-        "(SELECT max(id) FROM worker WHERE lane_id = s.lane_id AND started_ns <= s.submitted_ns) "
-        "WHERE s.call_id = ? ORDER BY l.rank",
-        (call_id,),
-    ).fetchall()
     spans = []
-    for row in rows:
-        outside = row[3] < call_started_ns - row[6] or (call_ended_ns is not None and row[4] > call_ended_ns + row[6])
-        answered = row[7] not in {CANCELLED, RUNNING}
+    for span in _SPANS.records(connection, "WHERE s.call_id = ? ORDER BY l.rank", (call_id,)):
+        error_ns, reported = span["clock_error_ns"], span["reported"]
+        outside = span["began_ns"] < call_started_ns - error_ns
+        outside |= call_ended_ns is not None and span["ended_ns"] > call_ended_ns + error_ns
+        answered = span["code"] not in {CANCELLED, RUNNING}
         spans.append(
-            RankSpan(
-                rank=row[0],
-                node=row[1],
-                submitted_ms=ms(row[2]),
-                started_ms=ms(row[3]) if row[12] & SAID_START else None,
-                finished_ms=ms(row[4]) if row[12] & SAID_END else None,
-                ready_ms=ms(row[5]) if answered else None,
-                clock_error_ms=ms(row[6]),
-                status=STATUSES[row[7]],
-                rows_in=row[8],
-                rows_out=row[9],
-                bytes_in=row[10],
-                bytes_out=row[11],
-                outside=bool(row[12]) and outside,
+            _SPANS.build(
+                span,
+                started_ms=ms(span["began_ns"]) if reported & SAID_START else None,
+                finished_ms=ms(span["ended_ns"]) if reported & SAID_END else None,
+                ready_ms=ms(span["ready_ns"]) if answered else None,
+                status=STATUSES[span["code"]],
+                outside=bool(reported) and outside,
             )
         )
     return tuple(spans)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from app.store.deaths import unpack_others
 from app.store.private import open_beside
-from app.store.read_calls import ms, running_lanes
+from app.store.read_calls import running_lanes
+from app.store.row_query import RowQuery, ms
 from app.store.runs import crash_path
 from web.rows import CallInFlight, Death, RankDoing, RankOut
 
@@ -17,45 +16,56 @@ _MAX_CRASH_BYTES = 256 * 1024
 _MAX_DEATHS = 1_000
 
 
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(text.split("\n")) if text else ()
+
+
+_DEATHS = RowQuery(
+    Death,
+    "death d JOIN worker_group g ON g.id = d.group_id",
+    "d",
+    columns={"group": "g.name"},
+    parse={"evidence": _lines, "log_tail": _lines},
+    computed=("others", "n_unreadable_others"),
+    also={"others_text": "d.others"},
+)
+_IN_FLIGHT = RowQuery(
+    CallInFlight,
+    "call c JOIN method m ON m.id = c.method_id JOIN worker_group g ON g.id = m.group_id "
+    "LEFT JOIN pool p ON p.id = c.pool_id",
+    "c",
+    columns={
+        "group": "g.name",
+        "pool": "coalesce(p.name, '')",
+        "method": "m.name",
+        "is_stalled": "EXISTS (SELECT 1 FROM stall s WHERE s.call_id = c.id)",
+    },
+    computed=("running_ms", "n_ranks", "out"),
+    also={"started_ns": "c.started_ns", "gate_ns": "c.gate_ns"},
+)
+
+
 def deaths(connection: sqlite3.Connection) -> tuple[Death, ...]:
     """Return the workers that died, in the order of their deaths."""
-    rows = connection.execute(
-        "SELECT g.name, d.rank, d.at_ns, d.pid, d.node, d.worker, d.actor_id, d.cause, d.role, d.method, d.call_id, "
-        "d.signal, d.exit_code, d.oom, d.evidence, d.memory_bytes, d.memory_limit_bytes, d.others, d.log_tail, "
-        f"d.policy FROM death d JOIN worker_group g ON g.id = d.group_id ORDER BY d.at_ns, d.id LIMIT {_MAX_DEATHS}"
-    )
-    return tuple(Death(*(*row[:2], ms(row[2]), *row[3:13], *_report(row[13:]))) for row in rows)
+    found = []
+    for death in _DEATHS.records(connection, f"ORDER BY d.at_ns, d.id LIMIT {_MAX_DEATHS}"):
+        others, n_unreadable = unpack_others(death["others_text"])
+        doing = tuple(RankDoing(rank, state, seconds) for rank, seconds, state in others)
+        found.append(_DEATHS.build(death, others=doing, n_unreadable_others=n_unreadable))
+    return tuple(found)
 
 
 def in_flight(connection: sqlite3.Connection, limit: int, run_ns: int) -> tuple[CallInFlight, ...]:
     """Return the calls without an end, longest first; ``run_ns`` is how long the run has lasted."""
-    rows = connection.execute(
-        "SELECT c.id, g.name, coalesce(p.name, ''), m.name, c.blocking, c.started_ns, c.gate_ns, "
-        "EXISTS (SELECT 1 FROM stall s WHERE s.call_id = c.id) FROM call c JOIN method m ON m.id = c.method_id "
-        "JOIN worker_group g ON g.id = m.group_id LEFT JOIN pool p ON p.id = c.pool_id "
-        "WHERE c.status = 0 AND c.status != 1 ORDER BY c.id LIMIT ?",
-        (limit,),
-    ).fetchall()
     found = []
-    for row in rows:
-        out_ms = ms(max(0, run_ns - row[5] - row[6]))
-        out = tuple(
-            RankOut(rank, out_ms, *_home(connection, lane_id)) for lane_id, rank in running_lanes(connection, row[0])
-        )
-        (n_answered,) = connection.execute("SELECT count(*) FROM rank_span WHERE call_id = ?", (row[0],)).fetchone()
-        found.append(
-            CallInFlight(
-                *(
-                    *row[:4],
-                    bool(row[4]),
-                    ms(row[5]),
-                    ms(max(0, run_ns - row[5])),
-                    len(out) + n_answered,
-                    out,
-                    bool(row[7]),
-                ),
-            )
-        )
+    for call in _IN_FLIGHT.records(connection, "WHERE c.status = 0 AND c.status != 1 ORDER BY c.id LIMIT ?", (limit,)):
+        running_ns = run_ns - call["started_ns"]
+        out_ms = ms(max(0, running_ns - call["gate_ns"]))
+        lanes = running_lanes(connection, call["id"])
+        out = tuple(RankOut(rank, out_ms, *_home(connection, lane_id)) for lane_id, rank in lanes)
+        (n_answered,) = connection.execute("SELECT count(*) FROM rank_span WHERE call_id = ?", (call["id"],)).fetchone()
+        running_ms = ms(max(0, running_ns))
+        found.append(_IN_FLIGHT.build(call, running_ms=running_ms, n_ranks=len(out) + n_answered, out=out))
     return tuple(found)
 
 
@@ -75,23 +85,3 @@ def _home(connection: sqlite3.Connection, lane_id: int) -> tuple[str, int]:
         "SELECT node, pid FROM worker WHERE lane_id = ? ORDER BY id DESC LIMIT 1", (lane_id,)
     ).fetchone()
     return ("", 0) if row is None else (row[0], row[1])
-
-
-def _report(row: Sequence[Any]) -> tuple[Any, ...]:
-    oom, evidence, memory_bytes, limit_bytes, others, log_tail, policy = row
-    found, n_unreadable = unpack_others(others)
-    doing = tuple(RankDoing(rank, state, seconds) for rank, seconds, state in found)
-    return (
-        None if oom is None else bool(oom),
-        _lines(evidence),
-        memory_bytes,
-        limit_bytes,
-        doing,
-        _lines(log_tail),
-        policy,
-        n_unreadable,
-    )
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(text.split("\n")) if text else ()

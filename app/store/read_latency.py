@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.store.buckets import BUCKET_NS, N_LEVELS, level_for, together
 from app.store.columns import read_columns
 from app.store.histogram_bins import N_BINS, bin_from_ns, percentile_ns
-from app.store.read_calls import ms
+from app.store.row_query import ms
 from web.latency import LatencyMap, MethodLatency, RankMap
 
 # Enough for the edges of a window to be sharp, few enough to add up at once.

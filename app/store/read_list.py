@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.store import read_latency
 from app.store.codes import RUNNING, STATUSES, status_code
-from app.store.read_calls import CALL_ROW, call_row
+from app.store.read_calls import call_row
 from web.calls import CallFilter, CallPage
 
 _NEWEST = 2**62
@@ -34,12 +34,10 @@ def calls(
     others = [*_others(narrowed, method_ids, walk, never_ended), *_on_values(connection, narrowed, run_ns)]
     reach = _reach(connection, below, walk) if others else _Reach(below)
     ids = _ids(connection, limit + 1, reach, walk, others)
-    rows = []
-    for call_id in ids[:limit]:
-        rows.append(connection.execute(f"{CALL_ROW} WHERE c.id = ?", (call_id,)).fetchone())
-    items = tuple(call_row(row, run_ns, never_ended) for row in rows)
+    found = (call_row(connection, call_id, run_ns, never_ended) for call_id in ids[:limit])
+    items = tuple(call for call in found if call is not None)
     if len(ids) > limit:
-        return CallPage(items, rows[-1][0])
+        return CallPage(items, ids[limit - 1])
     return CallPage(items, reach.above if reach.goes_on else None)
 
 

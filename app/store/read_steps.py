@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.store.codes import OK
 from app.store.columns import read_columns
-from app.store.read_calls import ms
+from app.store.row_query import ms
 from web.steps import MethodInSteps, StepsSum
 
 # More calls than tell two stretches apart, few enough to be added up at once.

@@ -8,10 +8,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
 
-from app.store.codes import LEVELS, RUNNING, STATUSES
-from app.store.read_calls import ms
+from app.store.codes import RUNNING, STATUSES
+from app.store.read_entities import events_query
 from app.store.read_heat import heat_from_rolls, heat_from_spans
-from app.store.texts import shown
+from app.store.row_query import RowQuery, ms
 from app.store.windows import (
     MAX_RAW_SPANS,
     N_BEFORE,
@@ -31,6 +31,8 @@ MAX_STEPS_DRAWN = 400
 MAX_STEPS_LISTED = 2_000
 # Failed calls are seen as bars already.
 _MARKED = "kind != 'call'"
+_MARKERS = events_query(_MARKER)
+_STEPS = RowQuery(Step, "step", columns={"index": "number"}, computed=("metrics",), also={"id": "id"})
 
 _SPAN = "SELECT call_id, method_id, began_ns, ended_ns, submitted_ns, status FROM rank_span WHERE lane_id = ? AND"
 
@@ -102,19 +104,13 @@ def steps(connection: sqlite3.Connection, from_ns: int | None, to_ns: int | None
     every = -(-len(numbers) // most)
     first = numbers[0] + -numbers[0] % every
     chosen = json.dumps([*range(first, numbers[-1], every), numbers[-1]])
-    rows = connection.execute(
-        "SELECT id, number, total, started_ns, ended_ns FROM step "
-        "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",
-        (chosen,),
-    ).fetchall()
+    found = _STEPS.records(connection, "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", (chosen,))
     metrics: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for step_id, name, value in connection.execute(
         "SELECT step_id, name, value FROM step_metric WHERE step_id IN (SELECT value FROM json_each(?))", (chosen,)
     ):
         metrics[step_id].append((name, float("nan") if value is None else value))
-    return tuple(
-        Step(row[1], row[2], ms(row[3]), None if row[4] is None else ms(row[4]), tuple(metrics[row[0]])) for row in rows
-    )
+    return tuple(_STEPS.build(step, metrics=tuple(metrics[step["id"]])) for step in found)
 
 
 def _steps_between(connection: sqlite3.Connection, from_ns: int | None, to_ns: int | None) -> range:
@@ -220,9 +216,5 @@ def _waited(row: tuple[Any, ...], end_ns: int) -> int:
 
 
 def _markers(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> tuple[EventRow, ...]:
-    rows = connection.execute(
-        f"SELECT id, at_ns, level, kind, {shown('text', _MARKER)} FROM event WHERE at_ns BETWEEN ? AND ? AND {_MARKED} "
-        "ORDER BY at_ns DESC LIMIT ?",
-        (from_ns, to_ns, _N_MARKERS),
-    ).fetchall()
-    return tuple(EventRow(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in reversed(rows))
+    newest = f"WHERE at_ns BETWEEN ? AND ? AND {_MARKED} ORDER BY at_ns DESC LIMIT ?"
+    return _MARKERS.rows(connection, newest, (from_ns, to_ns, _N_MARKERS))[::-1]

@@ -17,19 +17,18 @@ from app.store import (
     read_calls,
     read_deaths,
     read_entities,
-    read_groups,
     read_latency,
     read_list,
     read_steps,
     read_timeline,
 )
-from app.store.codes import LEVELS, never_ended_code
+from app.store.codes import never_ended_code
 from app.store.fit import check_fits
 from app.store.lock import is_free
 from app.store.opened import misfit
-from app.store.read_calls import ms
 from app.store.readpool import ReadPool
-from app.store.texts import LINE, NAME, bounded, shown
+from app.store.row_query import ms, ms_or_none
+from app.store.texts import LINE, NAME, bounded
 from web.calls import CallDetail, CallFilter, CallPage
 from web.latency import LatencyMap, MethodLatency, RankMap
 from web.rows import (
@@ -39,11 +38,9 @@ from web.rows import (
     EventRow,
     Gap,
     Group,
-    MethodTotal,
     Operation,
     Pool,
     PoolGeneration,
-    RankTotal,
     RecorderState,
     Run,
     Worker,
@@ -143,11 +140,11 @@ class Reader:
                 run=_run(now),
                 recorder=self._recorder(connection, now),
                 steps=read_timeline.steps(connection, None, None, read_timeline.MAX_STEPS_LISTED),
-                methods=_methods(connection),
-                ranks=_ranks(connection),
+                methods=read_entities.methods(connection),
+                ranks=read_entities.ranks(connection),
                 pools=read_entities.pools(connection),
                 workers=read_entities.workers(connection),
-                events=_events(connection, 10, None),
+                events=read_entities.events(connection, 10, None),
                 calls_per_s=_calls_per_s(connection, now),
             )
 
@@ -204,7 +201,7 @@ class Reader:
     def groups(self) -> tuple[Group, ...]:
         """Return every worker group the run had, in the order they were made."""
         with self._pool.lend() as connection:
-            return read_groups.groups(connection)
+            return read_entities.groups(connection)
 
     @_answer
     def deaths(self) -> tuple[Death, ...]:
@@ -246,7 +243,7 @@ class Reader:
     def events(self, limit: int, cursor: int | None) -> tuple[EventRow, ...]:
         """Return events newest first, those with an id below ``cursor``."""
         with self._pool.lend() as connection:
-            return _events(connection, limit, cursor)
+            return read_entities.events(connection, limit, cursor)
 
     @_answer
     def operations(self, limit: int, cursor: str | None) -> tuple[Operation, ...]:
@@ -264,8 +261,7 @@ class Reader:
     def gaps(self) -> tuple[Gap, ...]:
         """Return the times of which something was not recorded, newest first; at most 200."""
         with self._pool.lend() as connection:
-            rows = connection.execute("SELECT from_ns, to_ns, n_events, reason FROM gap ORDER BY id DESC LIMIT 200")
-            return tuple(Gap(ms(row[0]), ms(row[1]), row[2], row[3]) for row in rows)
+            return read_entities.gaps(connection)
 
     @_answer
     def steps_between(self, first: int, last: int) -> StepsSum:
@@ -330,7 +326,7 @@ class Reader:
         return RecorderState(
             row["n_recorded"],
             row["n_dropped"],
-            None if pruned_ns is None else ms(pruned_ns),
+            ms_or_none(pruned_ns),
             ms(lag_ns),
             os.stat(self.path).st_size + log_bytes,
             log_bytes=log_bytes,
@@ -381,34 +377,6 @@ def _run(now: _Now) -> Run:
         n_calls=row["n_calls"],
         n_failed_calls=row["n_failed_calls"],
     )
-
-
-def _methods(connection: sqlite3.Connection) -> tuple[MethodTotal, ...]:
-    rows = connection.execute(
-        "SELECT g.name, m.name, m.n_calls, m.n_failed, m.total_ns, m.longest_ns, m.gate_ns, m.dispatch_ns, "
-        "m.execute_ns, m.wait_ns, m.collect_ns, m.unpad_ns, m.rows, m.padding_rows, m.bytes_out, m.bytes_in "
-        "FROM method m JOIN worker_group g ON g.id = m.group_id WHERE m.n_calls > 0 ORDER BY m.total_ns DESC"
-    )
-    return tuple(
-        MethodTotal(*(*row[:4], ms(row[4]), ms(row[4]) / row[2], *map(ms, row[5:12]), *row[12:])) for row in rows
-    )
-
-
-def _ranks(connection: sqlite3.Connection) -> tuple[RankTotal, ...]:
-    rows = connection.execute(
-        "SELECT g.name, l.rank, l.n_calls, l.busy_ns, l.lost_ns, l.n_slowest, "
-        "l.streak, l.longest_streak, l.longest_streak_from_ns "
-        "FROM lane l JOIN worker_group g ON g.id = l.group_id ORDER BY l.lost_ns DESC, l.id"
-    )
-    return tuple(RankTotal(*(*row[:3], ms(row[3]), ms(row[4]), *row[5:8], ms(row[8]))) for row in rows)
-
-
-def _events(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tuple[EventRow, ...]:
-    rows = connection.execute(
-        f"SELECT id, at_ns, level, kind, {shown('text')} FROM event WHERE id < ? ORDER BY id DESC LIMIT ?",
-        (2**62 if cursor is None else cursor, limit),
-    )
-    return tuple(EventRow(row[0], ms(row[1]), LEVELS[row[2]], row[3], row[4]) for row in rows)
 
 
 def _calls_per_s(connection: sqlite3.Connection, now: _Now) -> float:
