@@ -9,12 +9,9 @@ from core.dispatch.mesh import (
     dispatch_nd_compute_dataproto,
     make_nd_compute_dataproto_dispatch_fn,
 )
-from core.dispatch.modes import Dispatch, Execute
+from core.dispatch.modes import DISPATCH_MODE_FN_REGISTRY, CallOptions, Dispatch, Execute, ModeRule
 from core.dispatch.register import MAGIC_ATTR, Registration, _check_dispatch_mode, register, registration_of
 from core.dispatch.rules import (
-    DISPATCH_MODE_FN_REGISTRY,
-    Call,
-    ModeRule,
     collect_all_to_all,
     collect_dp_compute,
     collect_dp_compute_data_proto,
@@ -29,14 +26,25 @@ from core.dispatch.rules import (
     rule_for,
     update_dispatch_mode,
 )
-from core.dispatch.split import Arguments, Broadcast, Dispatched, PerRank, RankArguments, broadcast, per_rank
+from core.dispatch.split import (
+    Arguments,
+    Broadcast,
+    Dispatched,
+    PerRank,
+    RankArguments,
+    broadcast,
+    per_rank,
+    send_to_all,
+    split_lists,
+    split_rows,
+)
 
 __all__ = [
     "DISPATCH_MODE_FN_REGISTRY",
     "MAGIC_ATTR",
     "Arguments",
     "Broadcast",
-    "Call",
+    "CallOptions",
     "Dispatch",
     "Dispatched",
     "Execute",
@@ -68,5 +76,8 @@ __all__ = [
     "register_dispatch_mode",
     "registration_of",
     "rule_for",
+    "send_to_all",
+    "split_lists",
+    "split_rows",
     "update_dispatch_mode",
 ]

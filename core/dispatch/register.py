@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from core.data.shares import Uneven
 from core.dispatch.modes import Dispatch, Execute, OpenEnum
+from core.dispatch.rules import rule_of_mode
 from core.errors import RegistrationError
 
 P = ParamSpec("P")
@@ -22,8 +23,6 @@ DispatchMode = Dispatch | OpenEnum | Mapping[str, Callable[..., Any]]
 
 _TWO_SIDED = {"gloo", "nccl"}
 """Transports of Ray's in which the sender takes part too: ``docs/bytes.md`` has why they are not used."""
-
-_ROWS = {"DP_COMPUTE", "DP_COMPUTE_PROTO", "DP_COMPUTE_PROTO_WITH_FUNC", "DP_COMPUTE_METRIC"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,8 @@ def _check_execute_mode(execute_mode: object) -> None:
 
 
 def _check_pair(dispatch_mode: object, execute_mode: object) -> None:
-    if isinstance(dispatch_mode, Dispatch) and dispatch_mode.name in _ROWS and execute_mode == Execute.RANK_ZERO:
+    rule = rule_of_mode(dispatch_mode) if isinstance(dispatch_mode, OpenEnum) else None
+    if rule is not None and rule.needs_every_rank and execute_mode == Execute.RANK_ZERO:
         raise RegistrationError(
             f"{dispatch_mode!r} sends one shard to every rank, with {execute_mode!r} all but the first would be lost; "
             f"use Dispatch.ONE_TO_ALL or Dispatch.RANK_ZERO"

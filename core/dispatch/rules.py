@@ -7,14 +7,18 @@ The functions with names of the field (``dispatch_one_to_all`` ...) take a worke
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, overload
 
-from core.data.rows import join
-from core.data.shares import Uneven
 from core.dispatch.mesh import ask_mesh, join_or_future, mesh_name_of, split_over_mesh
-from core.dispatch.modes import Dispatch, Execute, OpenEnum
-from core.dispatch.register import Registration
+from core.dispatch.modes import (
+    DISPATCH_MODE_FN_REGISTRY,
+    CallOptions,
+    Dispatch,
+    Execute,
+    ModeFunctions,
+    ModeRule,
+    OpenEnum,
+)
 from core.dispatch.split import (
     Arguments,
     Broadcast,
@@ -38,7 +42,6 @@ class HasWorldSize(Protocol):
 
 DispatchFn = Callable[..., tuple[Any, Any]]
 CollectFn = Callable[..., Any]
-ModeFunctions = dict[str, Callable[..., Any]]
 
 
 def dispatch_one_to_all(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -110,39 +113,94 @@ def _with_function(args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str
     return Arguments((Broadcast(args[0]), *args[1:]), kwargs)
 
 
-_ROW_MODE: ModeFunctions = {
-    "dispatch_fn": dispatch_dp_compute_data_proto,
-    "collect_fn": collect_dp_compute_data_proto,
-}
-_BUILT_IN: dict[OpenEnum, ModeFunctions] = {
-    Dispatch.RANK_ZERO: {"dispatch_fn": dispatch_all_to_all, "collect_fn": collect_all_to_all},
-    Dispatch.ONE_TO_ALL: {"dispatch_fn": dispatch_one_to_all, "collect_fn": collect_all_to_all},
-    Dispatch.ALL_TO_ALL: {"dispatch_fn": dispatch_all_to_all, "collect_fn": collect_all_to_all},
-    Dispatch.DP_COMPUTE: {"dispatch_fn": dispatch_dp_compute, "collect_fn": collect_dp_compute},
-    Dispatch.DP_COMPUTE_PROTO: _ROW_MODE,
-    Dispatch.DP_COMPUTE_PROTO_WITH_FUNC: {
-        "dispatch_fn": dispatch_dp_compute_data_proto_with_func,
-        "collect_fn": collect_dp_compute_data_proto,
-    },
-    Dispatch.DP_COMPUTE_METRIC: {"dispatch_fn": dispatch_dp_compute_data_proto, "collect_fn": collect_dp_compute},
-    Dispatch.DIRECT_ROLLOUT_METHOD: {"dispatch_fn": dispatch_all_to_all, "collect_fn": collect_all_to_all},
-}
-_ROWS_MODES = (Dispatch.DP_COMPUTE_PROTO, Dispatch.DP_COMPUTE_PROTO_WITH_FUNC, Dispatch.DP_COMPUTE_METRIC)
-"""Modes whose functions, when a user's mode is made of the same two, are known to split rows: padding is recognized."""
-
-DISPATCH_MODE_FN_REGISTRY: dict[OpenEnum, ModeFunctions] = {mode: dict(fns) for mode, fns in _BUILT_IN.items()}
-"""The functions of every mode. It is live: what is put here takes effect at the next call."""
+def _split_rows(group: HasWorldSize, arguments: Arguments, call: CallOptions) -> Dispatched:
+    return split_rows(group.world_size, arguments, call.uneven, call.method)
 
 
-def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None:
+def _split_rows_with_function(group: HasWorldSize, arguments: Arguments, call: CallOptions) -> Dispatched:
+    return _split_rows(group, _with_function(arguments.args, arguments.kwargs, call.method), call)
+
+
+def _split_by_convention(group: HasWorldSize, arguments: Arguments, call: CallOptions) -> Dispatched:
+    # Where only rank 0 executes there is no list to split.
+    split = send_to_all if call.rank_zero_only else split_by_convention
+    return split(group.world_size, arguments)
+
+
+_TO_ALL = ModeRule(lambda group, arguments, call: send_to_all(group.world_size, arguments))
+_BY_CONVENTION = ModeRule(_split_by_convention)
+_LISTS = ModeRule(
+    lambda group, arguments, call: split_lists(group.world_size, arguments), collect_dp_compute, every_rank=True
+)
+_PASS_THROUGH: ModeFunctions = {"dispatch_fn": dispatch_all_to_all, "collect_fn": collect_all_to_all}
+
+
+def _define(
+    name: str,
+    rule: ModeRule | None,
+    dispatch_fn: DispatchFn = dispatch_all_to_all,
+    collect_fn: CollectFn = collect_all_to_all,
+) -> None:
+    Dispatch.register(name, rule, {"dispatch_fn": dispatch_fn, "collect_fn": collect_fn})
+
+
+_define("RANK_ZERO", _BY_CONVENTION)
+_define("ONE_TO_ALL", _TO_ALL, dispatch_one_to_all)
+_define("ALL_TO_ALL", _BY_CONVENTION)
+_define("DP_COMPUTE", _LISTS, dispatch_dp_compute, collect_dp_compute)
+_define(
+    "DP_COMPUTE_PROTO",
+    ModeRule(_split_rows, rows=True, joins_rows=True),
+    dispatch_dp_compute_data_proto,
+    collect_dp_compute_data_proto,
+)
+_define(
+    "DP_COMPUTE_PROTO_WITH_FUNC",
+    ModeRule(_split_rows_with_function, rows=True, joins_rows=True),
+    dispatch_dp_compute_data_proto_with_func,
+    collect_dp_compute_data_proto,
+)
+_define(
+    "DP_COMPUTE_METRIC",
+    ModeRule(_split_rows, collect_dp_compute, rows=True),
+    dispatch_dp_compute_data_proto,
+    collect_dp_compute,
+)
+_define("DIRECT_ROLLOUT_METHOD", None)
+
+
+@overload
+def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None: ...
+@overload
+def register_dispatch_mode(dispatch_mode_name: str, *, rule: ModeRule) -> None: ...
+def register_dispatch_mode(
+    dispatch_mode_name: str,
+    dispatch_fn: DispatchFn | None = None,
+    collect_fn: CollectFn | None = None,
+    *,
+    rule: ModeRule | None = None,
+) -> None:
     """Add a mode; it becomes an attribute of ``Dispatch``.
 
+    Args:
+        dispatch_mode_name: Its name, an identifier.
+        dispatch_fn: Called with the group and the call's arguments; returns one list over the ranks per argument.
+        collect_fn: Called with the group and the results by rank.
+        rule: In place of the two functions: what ``Dispatch.register`` takes. Only a rule can split rows with padding
+            and return a ``DataProtoFuture``.
+
     Raises:
-        RegistrationError: The name is taken, or one of the functions cannot be called.
+        RegistrationError: The name is taken, one of the functions cannot be called, or both forms are given.
     """
-    _require_callables(dispatch_fn, collect_fn)
-    mode = Dispatch.register(dispatch_mode_name)
-    DISPATCH_MODE_FN_REGISTRY[mode] = {"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}
+    if rule is not None:
+        if dispatch_fn is not None or collect_fn is not None:
+            raise RegistrationError(
+                f"dispatch mode {dispatch_mode_name!r} is given a rule and functions; pass either rule=... or "
+                f"dispatch_fn and collect_fn"
+            )
+        Dispatch.register(dispatch_mode_name, rule)
+        return
+    Dispatch.register(dispatch_mode_name, functions=_mode_functions(dispatch_fn=dispatch_fn, collect_fn=collect_fn))
 
 
 def update_dispatch_mode(dispatch_mode: OpenEnum, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None:
@@ -151,9 +209,9 @@ def update_dispatch_mode(dispatch_mode: OpenEnum, dispatch_fn: DispatchFn, colle
     Raises:
         RegistrationError: The mode is unknown, or one of the functions cannot be called.
     """
-    _require_callables(dispatch_fn, collect_fn)
+    functions = _mode_functions(dispatch_fn=dispatch_fn, collect_fn=collect_fn)
     get_predefined_dispatch_fn(dispatch_mode)
-    DISPATCH_MODE_FN_REGISTRY[dispatch_mode] = {"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}
+    DISPATCH_MODE_FN_REGISTRY[dispatch_mode] = functions
 
 
 def get_predefined_dispatch_fn(dispatch_mode: OpenEnum) -> ModeFunctions:
@@ -174,103 +232,60 @@ def get_predefined_execute_fn(execute_mode: OpenEnum) -> dict[str, str]:
     return {"execute_fn_name": name}
 
 
-def _require_callables(dispatch_fn: object, collect_fn: object) -> None:
-    for name, function in (("dispatch_fn", dispatch_fn), ("collect_fn", collect_fn)):
+def _mode_functions(**functions: object) -> ModeFunctions:
+    checked: ModeFunctions = {}
+    for name, function in functions.items():
         if not callable(function):
             raise RegistrationError(f"{name} of a dispatch mode must be callable, got {type(function).__name__}")
+        checked[name] = function
+    return checked
 
 
-class Call(NamedTuple):
-    """A call to be dispatched: the method's name with its group's, its registration, the group's setting for rows."""
-
-    method: str
-    registration: Registration
-    uneven: Uneven | None
+def rule_of_mode(mode: OpenEnum) -> ModeRule | None:
+    """Return the rule a mode was defined with, None for a mode made of two functions."""
+    defined = Dispatch.defined.get(mode)
+    return None if defined is None else defined.rule
 
 
-@dataclass(frozen=True, slots=True)
-class ModeRule:
-    """How one call is dispatched and its results are joined.
-
-    ``rows`` says that rows were split, so that results can hold padding; ``joins_rows`` that they are joined to one
-    batch, so that a non-blocking call gives a ``DataProtoFuture``. ``prepare`` is called with the group before the call
-    begins: it may make calls of its own.
-    """
-
-    dispatch: Callable[[Any, Arguments], Dispatched]
-    collect: Callable[[Any, Sequence[Any]], Any]
-    rows: bool = False
-    joins_rows: bool = False
-    prepare: Callable[[Any], object] | None = None
-
-
-_TO_ALL = ModeRule(lambda group, arguments: send_to_all(group.world_size, arguments), collect_all_to_all)
-_BY_CONVENTION = ModeRule(lambda group, arguments: split_by_convention(group.world_size, arguments), collect_all_to_all)
-_LISTS = ModeRule(lambda group, arguments: split_lists(group.world_size, arguments), collect_dp_compute)
-
-
-def rule_for(call: Call) -> ModeRule:
+def rule_for(mode: OpenEnum | Mapping[str, Callable[..., Any]], call: CallOptions) -> ModeRule:
     """Choose the rule of a call: the mode's own, or one made of a user's two functions.
 
     Raises:
         RegistrationError: The mode has no functions, or cannot be called through a group.
     """
-    mode = call.registration.dispatch_mode
-    functions = get_predefined_dispatch_fn(mode) if isinstance(mode, OpenEnum) else dict(mode)
+    if isinstance(mode, OpenEnum):
+        functions = get_predefined_dispatch_fn(mode)
+        defined = Dispatch.defined.get(mode)
+        if defined is not None and functions == defined.functions:
+            return defined.rule
+        if mode == Dispatch.DIRECT_ROLLOUT_METHOD and functions == _PASS_THROUGH:
+            raise RegistrationError(
+                f"{call.method} is registered as {mode!r}: it is called on the worker itself, never through the group"
+            )
+    else:
+        functions = dict(mode)
     mesh_name = mesh_name_of(functions)
     if mesh_name is not None:
-        return _of_mesh(mesh_name, call)
-    if not isinstance(mode, OpenEnum) or functions != _BUILT_IN.get(mode):
-        if not call.registration.rank_zero_only:
-            for rows_mode in _ROWS_MODES:
-                if functions == _BUILT_IN[rows_mode]:
-                    return _built_in(rows_mode, call)
-        return _custom(functions["dispatch_fn"], functions["collect_fn"])
-    if mode == Dispatch.DIRECT_ROLLOUT_METHOD:
-        raise RegistrationError(
-            f"{call.method} is registered as {mode!r}: it is called on the worker itself, never through the group"
-        )
-    return _built_in(mode, call)
+        return _of_mesh(mesh_name)
+    if not call.rank_zero_only:
+        # A user's mode made of the functions of a row mode is known to split rows: padding is recognized.
+        for rule, own in Dispatch.defined.values():
+            if rule.rows and functions == own:
+                return rule
+    return _custom(functions["dispatch_fn"], functions["collect_fn"])
 
 
 def _custom(dispatch_fn: DispatchFn, collect_fn: CollectFn) -> ModeRule:
-    def dispatch(group: HasWorldSize, arguments: Arguments) -> Dispatched:
+    def split(group: HasWorldSize, arguments: Arguments, call: CallOptions) -> Dispatched:
+        del call
         args, kwargs = dispatch_fn(group, *arguments.args, **arguments.kwargs)
         return split_by_convention(group.world_size, Arguments(tuple(args), kwargs))
 
-    return ModeRule(dispatch, collect_fn)
+    return ModeRule(split, collect_fn)
 
 
-def _of_mesh(mesh_name: str, call: Call) -> ModeRule:
-    uneven = call.registration.uneven or call.uneven
+def _of_mesh(mesh_name: str) -> ModeRule:
+    def split(group: Any, arguments: Arguments, call: CallOptions) -> Dispatched:
+        return split_over_mesh(ask_mesh(group, mesh_name), arguments, call.uneven, call.method)
 
-    def dispatch(group: Any, arguments: Arguments) -> Dispatched:
-        return split_over_mesh(ask_mesh(group, mesh_name), arguments, uneven, call.method)
-
-    return ModeRule(
-        dispatch,
-        lambda group, output: join(output, call.method),
-        rows=True,
-        joins_rows=True,
-        prepare=lambda group: ask_mesh(group, mesh_name),
-    )
-
-
-def _built_in(mode: OpenEnum, call: Call) -> ModeRule:
-    if mode in (Dispatch.ALL_TO_ALL, Dispatch.RANK_ZERO):
-        # Where only rank 0 executes there is no list to split.
-        return _TO_ALL if call.registration.rank_zero_only else _BY_CONVENTION
-    if mode == Dispatch.ONE_TO_ALL:
-        return _TO_ALL
-    if mode == Dispatch.DP_COMPUTE:
-        return _LISTS
-    uneven = call.registration.uneven or call.uneven
-
-    def dispatch(group: HasWorldSize, arguments: Arguments) -> Dispatched:
-        if mode == Dispatch.DP_COMPUTE_PROTO_WITH_FUNC:
-            arguments = _with_function(arguments.args, arguments.kwargs, call.method)
-        return split_rows(group.world_size, arguments, uneven, call.method)
-
-    if mode == Dispatch.DP_COMPUTE_METRIC:
-        return ModeRule(dispatch, collect_dp_compute, rows=True)
-    return ModeRule(dispatch, lambda group, output: join(output, call.method), rows=True, joins_rows=True)
+    return ModeRule(split, rows=True, joins_rows=True, prepare=lambda group: ask_mesh(group, mesh_name))

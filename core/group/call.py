@@ -15,7 +15,7 @@ from core.data.join_buffer import JoinBuffer
 from core.data.rows import join, row_count
 from core.data.shares import Receipt
 from core.data.zero_copy import BorrowedBuffers, borrowing
-from core.dispatch import Arguments, Call, Dispatch, Execute, ModeRule, Registration, rule_for
+from core.dispatch import Arguments, CallOptions, Dispatch, Execute, ModeRule, Registration, rule_for
 from core.dispatch.modes import OpenEnum
 from core.errors import UnevenSplitError, WorkerDiedError, WorkerError, raise_detached
 from core.events import CallStarted, Notice
@@ -36,6 +36,7 @@ class _Route(NamedTuple):
     group: Any
     live: LiveWorkers
     rule: ModeRule
+    options: CallOptions
     method: Method
 
 
@@ -101,7 +102,11 @@ def _pass_gate(state: GroupState, group: Any, method: Method) -> tuple[_Route, i
             waited_since_ns = waited_since_ns or runtime.clock.now_ns()
             safe_point.run()
         live = state.workers_for(method.name)
-        rule = rule_for(Call(f"{live.group}.{method.name}", method.registration, live.uneven))
+        registration = method.registration
+        options = CallOptions(
+            f"{live.group}.{method.name}", registration.uneven or live.uneven, registration.rank_zero_only
+        )
+        rule = rule_for(registration.dispatch_mode, options)
         if rule.prepare is not None:
             rule.prepare(group)
         now_ns = runtime.clock.now_ns()
@@ -111,7 +116,7 @@ def _pass_gate(state: GroupState, group: Any, method: Method) -> tuple[_Route, i
         # A call that a user's own dispatch function makes is a part of the one being dispatched, past its gate already.
         if live.gate in within:
             live.gate.join()
-            return _Route(group, live, rule, method), called_ns, 0
+            return _Route(group, live, rule, options, method), called_ns, 0
         if live.gate.enter(_StillWanted(state, live, not within)):
             try:
                 # In this order: workers are replaced before the action that did it is withdrawn.
@@ -121,7 +126,7 @@ def _pass_gate(state: GroupState, group: Any, method: Method) -> tuple[_Route, i
                 raise
             if not has_changed:
                 gate_ns = runtime.clock.now_ns() - called_ns if waited_since_ns else 0
-                return _Route(group, live, rule, method), called_ns, gate_ns
+                return _Route(group, live, rule, options, method), called_ns, gate_ns
             live.gate.leave()
 
 
@@ -192,7 +197,7 @@ def _dispatch(route: _Route, arguments: Arguments, tracker: CallTracker) -> list
     before = _dispatching.gates
     _dispatching.gates = (*before, route.live.gate)
     try:
-        dispatched = route.rule.dispatch(route.group, arguments)
+        dispatched = route.rule.split(route.group, arguments, route.options)
         tracker.dispatched(dispatched)
         return weigh(route.live, route.method, dispatched, tracker)
     finally:
@@ -243,7 +248,7 @@ def _joined(
     unpadded = time.monotonic_ns()
     phases.unpad_ns = unpadded - began
     try:
-        collected = rule.collect(route.group, kept[0] if route.method.registration.rank_zero_only else kept)
+        collected = rule.collected(route.group, kept[0] if route.options.rank_zero_only else kept, route.options.method)
         result = borrowed.owned(collected)
     finally:
         phases.collect_ns = time.monotonic_ns() - unpadded
@@ -258,9 +263,10 @@ def _pending_result(route: _Route, submitted: Sequence[Submitted], tracker: Call
     if tracker.sources is not None:
         refs, receipts = ([some[rank] for rank in tracker.sources] for some in (refs, receipts))
     if not route.rule.joins_rows:
-        return route.rule.collect(route.group, refs[0] if route.method.registration.rank_zero_only else refs)
+        results = refs[0] if route.options.rank_zero_only else refs
+        return route.rule.collected(route.group, results, route.options.method)
     return DataProtoFuture(
-        collect_fn=_Join(f"{route.live.group}.{route.method.name}"),
+        collect_fn=_Join(route.options.method),
         futures=refs,
         receipts=receipts,
         padded=tracker.may_hold_padding,

@@ -178,7 +178,7 @@ def test_fault_48_a_mode_that_was_removed_is_unknown_everywhere() -> None:
 
 
 def test_fault_48_every_declared_mode_has_functions() -> None:
-    assert {mode.name for mode in Dispatch} == {
+    assert {mode.name for mode in Dispatch} >= {
         "RANK_ZERO",
         "ONE_TO_ALL",
         "ALL_TO_ALL",
