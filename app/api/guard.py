@@ -259,6 +259,8 @@ class _Visit:
         for begin in range(0, len(body), _PIECE_BYTES):
             end = begin + _PIECE_BYTES
             await self._send({**message, "body": view[begin:end], "more_body": more_body or end < len(body)})
+            # A connection that was aborted is known to be one turn of the loop later, and others want to be answered.
+            await anyio.sleep(0)
 
     async def answer(self, status: int, body: bytes, kind: str, headers: tuple[tuple[str, str], ...]) -> None:
         """Send a whole answer."""

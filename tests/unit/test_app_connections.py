@@ -31,12 +31,14 @@ class MemoryTransport(asyncio.Transport):
         self.unread = 0
         self.most_unread = 0
         self.state = "open"
+        self.n_late_writes = 0
         self._reads = reads
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 4321)}.get(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.n_late_writes += self.state != "open"
         self.sent += data
         if not self._reads:
             self.unread += len(data)
@@ -171,6 +173,28 @@ def test_a_reader_that_stands_still_is_aborted_and_keeps_little_in_memory() -> N
 
     house = House()
     over(scene, house)
+
+
+def test_a_large_answer_stops_when_its_connection_is_gone() -> None:
+    async def scene(server: Server) -> None:
+        transport = server.connect()
+        write = transport.write
+
+        def write_until_it_breaks(piece: bytes | bytearray | memoryview) -> None:
+            write(piece)
+            if len(transport.sent) > 100_000:
+                transport.abort()
+
+        transport.write = write_until_it_breaks  # type: ignore[method-assign]
+        transport.protocol.data_received(ask(f"/static/{house.app.state.context.files.plotly_name}"))
+        await until(lambda: transport.state == "aborted")
+        for _ in range(200):
+            await asyncio.sleep(0)
+        # asyncio logs a warning for each from the fifth on.
+        assert transport.n_late_writes < 5
+
+    house = House()
+    over(scene, house, PATIENT)
 
 
 def test_an_answer_that_is_left_unread_is_aborted_too() -> None:
