@@ -180,8 +180,8 @@ def test_a_large_answer_stops_when_its_connection_is_gone() -> None:
         transport = server.connect()
         write = transport.write
 
-        def write_until_it_breaks(piece: bytes | bytearray | memoryview) -> None:
-            write(piece)
+        def write_until_it_breaks(data: bytes | bytearray | memoryview) -> None:
+            write(data)
             if len(transport.sent) > 100_000:
                 transport.abort()
 
