@@ -16,9 +16,7 @@ from app.store.facts import AuditFacts, RunFacts
 from app.store.options import WriterOptions
 from app.store.runs import new_run_path
 from app.store.writer import Writer, WriterState
-from core.events import Event, OperationChanged, WorkerEnded
-
-_AT_ONCE = frozenset({OperationChanged, WorkerEnded})
+from core.events import Event, traits_of
 
 
 class Recorder:
@@ -49,9 +47,9 @@ class Recorder:
         atexit.register(self._at_exit)
 
     def observe(self, event: Event) -> None:
-        """Queue ``event``; operations are written at once, and a worker's end, which the driver may not outlive."""
+        """Queue ``event``; an urgent one is written at once."""
         self._put(event)
-        if type(event) in _AT_ONCE:
+        if traits_of(type(event)).urgent:
             self.writer.hurry()
 
     def audit(self, entry: AuditFacts, timeout_s: float = 1.0) -> bool:

@@ -22,24 +22,12 @@ from app.store.maintenance import Maintenance, Standing
 from app.store.mounts import filesystem_of, is_network
 from app.store.options import WriterOptions
 from app.store.runfile import Counters, RunFile
-from core.events import (
-    CallAwaited,
-    CallFinished,
-    GroupClosed,
-    OperationChanged,
-    PoolStateChanged,
-    StepFinished,
-    WorkerEnded,
-)
+from core.events import traits_of
 
 __all__ = ["Writer", "WriterOptions", "WriterState"]
 
 _log = logging.getLogger("podium.store")
 
-# What ends something may use a tenth of the queue beyond its bound: without it a thing would look unfinished forever.
-_ENDINGS = frozenset(
-    {CallAwaited, CallFinished, GroupClosed, OperationChanged, PoolStateChanged, StepFinished, WorkerEnded}
-)
 # What the file has against a row, and not the disk against the file; the last is of a text that UTF-8 cannot say.
 _ABOUT_A_ROW = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
 _NS = 1_000_000_000
@@ -175,7 +163,7 @@ class Writer:
 
     def _admits(self, item: object) -> bool:
         with self._drop_lock:
-            if type(item) in _ENDINGS and len(self._queue) < self.options.capacity * 11 // 10:
+            if traits_of(type(item)).ends and len(self._queue) < self.options.capacity * 11 // 10:
                 return True
             self._drop(1, self._error or self._short or "the queue was full")
             return False

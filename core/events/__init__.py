@@ -27,6 +27,7 @@ from core.events.facts import (
     WorkerEnded,
     WorkerStarted,
 )
+from core.events.traits import EventTraits, Standing, event_class, event_classes, traits_of
 
 __all__ = [
     "CallAwaited",
@@ -37,6 +38,7 @@ __all__ = [
     "ErrorFacts",
     "Event",
     "EventBus",
+    "EventTraits",
     "GroupClosed",
     "GroupCreated",
     "GroupRebuilt",
@@ -50,9 +52,13 @@ __all__ = [
     "RankFinished",
     "RankState",
     "SlotFacts",
+    "Standing",
     "StepFinished",
     "StepStarted",
     "WorkerClock",
     "WorkerEnded",
     "WorkerStarted",
+    "event_class",
+    "event_classes",
+    "traits_of",
 ]

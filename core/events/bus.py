@@ -9,31 +9,10 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from core.events.facts import (
-    Event,
-    GroupClosed,
-    GroupCreated,
-    GroupRebuilt,
-    PoolChanged,
-    PoolCreated,
-    PoolStateChanged,
-    WorkerEnded,
-    WorkerStarted,
-)
+from core.events.facts import Event
+from core.events.traits import Standing, Subject, traits_of
 
 _log = logging.getLogger("podium.events")
-_STANDING = frozenset(
-    {
-        PoolCreated,
-        PoolChanged,
-        PoolStateChanged,
-        GroupCreated,
-        GroupRebuilt,
-        GroupClosed,
-        WorkerStarted,
-        WorkerEnded,
-    }
-)
 
 
 class Observer(Protocol):
@@ -56,7 +35,7 @@ class EventBus:
         self._lock = threading.Lock()
         self._observers: tuple[Observer, ...] = ()
         self._flushes: dict[int, Callable[[float], object]] = {}
-        self._standing: dict[tuple[str, str], Event] = {}
+        self._standing: dict[tuple[Subject, type], Event] = {}
         self.n_observer_errors = 0
         _buses.add(self)
 
@@ -98,9 +77,10 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Pass ``event`` to every observer, on the caller's thread."""
-        if type(event) in _STANDING:
+        kept = traits_of(type(event)).standing
+        if kept is not None:
             with self._lock:
-                _keep(self._standing, event)
+                _keep(self._standing, event, kept)
                 observers = self._observers
         else:
             observers = self._observers
@@ -129,30 +109,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-def _keep(standing: dict[tuple[str, str], Event], event: Event) -> None:
+def _keep(standing: dict[tuple[Subject, type], Event], event: Event, kept: Standing) -> None:
     """Update what stands by one event."""
-    match event:
-        case PoolCreated():
-            standing["pool", event.pool] = event
-        case PoolChanged():
-            standing["pool slots", event.pool] = event
-        case PoolStateChanged(state="closed"):
-            for kind in ("pool", "pool slots", "pool state"):
-                standing.pop((kind, event.pool), None)
-        case PoolStateChanged():
-            standing["pool state", event.pool] = event
-        case GroupCreated():
-            standing["group", event.group] = event
-        case GroupRebuilt():
-            standing["group rebuilt", event.group] = event
-        case GroupClosed():
-            for key in [
-                key
-                for key in standing
-                if key[0] in {"group", "group rebuilt", "worker"} and key[1].split("\0")[0] == event.group
-            ]:
-                del standing[key]
-        case WorkerStarted():
-            standing["worker", f"{event.group}\0{event.rank}"] = event
-        case WorkerEnded():
-            standing.pop(("worker", f"{event.group}\0{event.rank}"), None)
+    subject = kept.subject(event)
+    if not kept.closes(event):
+        standing[subject, type(event)] = event
+        return
+    for key in [key for key in standing if key[0][: len(subject)] == subject]:
+        del standing[key]

@@ -12,11 +12,25 @@ What every call makes several of are named tuples: a frozen dataclass takes thre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from core.events.traits import Standing, Subject, always, event_class
 
 NOTICE_CHARS = 4_000
 """How long the text of a notice is at most."""
 _ROOM_FOR_THE_CUT = 60
+
+
+def _pool(event: Any) -> Subject:
+    return "pool", event.pool
+
+
+def _group(event: Any) -> Subject:
+    return "group", event.group
+
+
+def _worker(event: Any) -> Subject:
+    return "group", event.group, event.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,7 @@ class SlotFacts:
     local_index: int
 
 
+@event_class(standing=Standing(_pool))
 @dataclass(frozen=True, slots=True)
 class PoolCreated:
     """A resource pool has its slots. ``process_on_nodes`` is the list of processes per node."""
@@ -53,6 +68,7 @@ class PoolCreated:
     max_colocate_count: int
 
 
+@event_class(standing=Standing(_pool, lambda event: bool(event.state == "closed")), ends=True)
 @dataclass(frozen=True, slots=True)
 class PoolStateChanged:
     """A pool moved to another state: active, pausing, paused, changing, closed or failed."""
@@ -74,6 +90,7 @@ class MethodFacts:
     blocking: bool
 
 
+@event_class(standing=Standing(_group))
 @dataclass(frozen=True, slots=True)
 class GroupCreated:
     """All workers of a group are up. ``worker_class`` is its qualified name."""
@@ -86,6 +103,7 @@ class GroupCreated:
     methods: tuple[MethodFacts, ...]
 
 
+@event_class(standing=Standing(_group, always), ends=True)
 @dataclass(frozen=True, slots=True)
 class GroupClosed:
     """A group's workers were let go."""
@@ -95,6 +113,7 @@ class GroupClosed:
     pool: str
 
 
+@event_class(standing=Standing(_worker))
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """One worker process is up. ``devices`` is what it sees, such as "0" or "not set"."""
@@ -145,6 +164,7 @@ class DeathReport:
     policy: str = ""
 
 
+@event_class(standing=Standing(_worker, always), ends=True, urgent=True)
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
     """One worker process is gone. ``died`` is False when it was closed on purpose; a death has a ``report``.
@@ -164,6 +184,7 @@ class WorkerEnded:
     report: DeathReport | None = None
 
 
+@event_class(standing=Standing(_group))
 @dataclass(frozen=True, slots=True)
 class GroupRebuilt:
     """A group has other workers than before: after a live change of its pool, or a restart after a death.
@@ -179,6 +200,7 @@ class GroupRebuilt:
     reason: str
 
 
+@event_class(standing=Standing(_pool))
 @dataclass(frozen=True, slots=True)
 class PoolChanged:
     """A pool has other slots than before: the next ``generation`` of it. ``operation_id`` says what did it."""
@@ -191,6 +213,7 @@ class PoolChanged:
     operation_id: str = ""
 
 
+@event_class()
 @dataclass(frozen=True, slots=True)
 class CallStalled:
     """A call has been in flight for ``seconds`` and ``ranks`` have not answered; told again each time that doubles."""
@@ -203,6 +226,7 @@ class CallStalled:
     seconds: float
 
 
+@event_class()
 @dataclass(frozen=True, slots=True)
 class WorkerClock:
     """A worker's clock as estimated: its offset to the driver clock and how far that can be wrong, in ns."""
@@ -214,6 +238,7 @@ class WorkerClock:
     error_ns: int
 
 
+@event_class()
 class CallStarted(NamedTuple):
     """The driver asked for a bound method and has passed the pool's gate.
 
@@ -235,6 +260,7 @@ class CallStarted(NamedTuple):
     ranks: tuple[int, ...] = ()
 
 
+@event_class()
 class RankFinished(NamedTuple):
     """One rank's span of a call.
 
@@ -260,6 +286,7 @@ class RankFinished(NamedTuple):
     serialise_ns: int = 0
 
 
+@event_class(ends=True)
 class CallFinished(NamedTuple):
     """The end of a call: exactly one for each ``CallStarted``, whatever happened in between.
 
@@ -289,6 +316,7 @@ class CallFinished(NamedTuple):
     serialise_ns: int = 0
 
 
+@event_class(ends=True)
 @dataclass(frozen=True, slots=True)
 class CallAwaited:
     """The driver asked for the value of a non-blocking call, at ``awaited_at_ns``, and got it or ``error``.
@@ -305,6 +333,7 @@ class CallAwaited:
     error: ErrorFacts | None = None
 
 
+@event_class()
 @dataclass(frozen=True, slots=True)
 class StepStarted:
     """The driver began step ``index`` (from 1) of ``total`` (0 when it did not say)."""
@@ -314,6 +343,7 @@ class StepStarted:
     total: int
 
 
+@event_class(ends=True)
 @dataclass(frozen=True, slots=True)
 class StepFinished:
     """The driver ended a step; ``metrics`` is what it chose to show of it, such as ("reward", 0.4)."""
@@ -323,6 +353,7 @@ class StepFinished:
     metrics: tuple[tuple[str, float], ...]
 
 
+@event_class(ends=True, urgent=True)
 @dataclass(frozen=True, slots=True)
 class OperationChanged:
     """A control operation moved on.
@@ -347,6 +378,7 @@ class OperationChanged:
     stand_still_ns: int = 0
 
 
+@event_class()
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something worth a line in the list of events. ``level`` is "info", "warning" or "error".

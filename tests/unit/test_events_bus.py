@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 
@@ -15,9 +17,14 @@ from core.events import (
     Notice,
     PoolCreated,
     PoolStateChanged,
+    Standing,
     WorkerEnded,
     WorkerStarted,
+    event_class,
+    event_classes,
+    traits_of,
 )
+from core.events.traits import _TRAITS
 from core.testing import RecordingObserver
 
 POOL = PoolCreated(1, "pool", (2,), (), 1, "active", True, 10)
@@ -105,3 +112,36 @@ def test_the_text_of_a_notice_is_bounded_where_it_is_made(n_chars: int) -> None:
 def test_events_cannot_be_changed_by_who_sees_them() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         POOL.pool = "other"  # type: ignore[misc]
+
+
+def test_every_event_is_marked_and_in_the_union() -> None:
+    assert set(get_args(Event)) == set(event_classes())
+
+
+def test_an_event_class_says_itself_how_it_is_kept() -> None:
+    @event_class(standing=Standing(lambda seen: ("disk", seen.node)), urgent=True)
+    @dataclass(frozen=True)
+    class DiskFull:
+        node: str
+
+    full = DiskFull("n1")
+    try:
+        assert late(full, DiskFull("n1"), DiskFull("n2")) == [full, DiskFull("n2")]  # type: ignore[arg-type]
+        assert traits_of(DiskFull).urgent
+        assert not traits_of(DiskFull).ends
+    finally:
+        _TRAITS.pop(DiskFull)
+
+
+def test_what_ends_something_and_what_is_urgent_is_said_by_the_events() -> None:
+    assert sorted(kind.__name__ for kind in event_classes() if traits_of(kind).ends) == [
+        "CallAwaited",
+        "CallFinished",
+        "GroupClosed",
+        "OperationChanged",
+        "PoolStateChanged",
+        "StepFinished",
+        "WorkerEnded",
+    ]
+    assert [kind.__name__ for kind in event_classes() if traits_of(kind).urgent] == ["WorkerEnded", "OperationChanged"]
+    assert not traits_of(int).ends

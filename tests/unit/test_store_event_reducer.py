@@ -28,6 +28,7 @@ from core.events import (
     StepStarted,
     WorkerEnded,
     WorkerStarted,
+    event_classes,
 )
 from tests.store_scene import MS, START_NS, at, finished, one_call, people, silent_span, span, started
 
@@ -332,3 +333,7 @@ def test_a_text_of_megabytes_is_cut_in_every_table_with_how_much() -> None:
     (death,) = rows(batch, "death")
     assert death["log_tail"].endswith("the end")
     assert death["cause"].endswith("(996,000 more characters were cut)")
+
+
+def test_every_event_has_a_handler() -> None:
+    assert set(event_classes()) - set(EventReducer(0)._on) == set()
