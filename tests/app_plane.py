@@ -231,7 +231,7 @@ class MemoryPlane:
         ]
         ended = set(before) - {pool.name for pool in after}
         changes += [PoolChange(name, before[name].process_on_nodes, (), before[name].generation) for name in ended]
-        return Plan(type(command).__name__.lower(), tuple(changes), moves, prepared=bool(moves), stand_still_s=0.5)
+        return Plan(type(command).__name__.lower(), tuple(changes), moves, prepared=bool(moves), downtime_s=0.5)
 
 
 def _remade(pool: PoolSnapshot, sizes: tuple[int, ...]) -> PoolSnapshot:

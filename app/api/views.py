@@ -52,7 +52,7 @@ def operation_view(operation: commands.Operation | rows.Operation, run: rows.Run
         started_ns = run_start_ns(run)
         created_ms = (operation.created_ns - started_ns) / 1e6
         updated_ms = (operation.updated_ns - started_ns) / 1e6
-        done, downtime_ms = operation.state.done, operation.stand_still_s * 1e3
+        done, downtime_ms = operation.state.done, operation.downtime_s * 1e3
     else:
         state, created_ms, updated_ms = operation.state, operation.created_ms, operation.updated_ms
         done, downtime_ms = operation.done, operation.downtime_ms

@@ -290,7 +290,7 @@ class EntityRows:
         operation.error = bounded(event.error, MESSAGE)
         operation.progress = bounded(event.progress, LINE) or operation.progress
         operation.plan = event.plan or operation.plan
-        operation.stand_still_ns = event.stand_still_ns or operation.stand_still_ns
+        operation.stand_still_ns = event.downtime_ns or operation.stand_still_ns
         self._put(operation.id, operation)
         return moved
 

@@ -1,4 +1,4 @@
-"""What a change must satisfy, whatever the cluster says: each refusal names the thing, the numbers and the way out."""
+"""Checks of a change that do not need the cluster: each error names the thing, the numbers and the way out."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def find_pool(snapshot: Snapshot, name: str) -> PoolView:
 
 def find_group_anywhere(name: str, snapshot: Snapshot) -> tuple[PoolView, GroupView]:
     """Return a group, or the one that a role shares processes with, and its pool."""
-    found = snapshot.home_of(name)
-    if found is None:
+    home = snapshot.home_of(name)
+    if home is None:
         known = tuple(sorted(group.name for pool in snapshot.pools.values() for group in pool.groups))
         raise UnknownNameError(
             f"there is no group {name!r}; groups are: {', '.join(known) or 'none'}", name=name, known=known
         )
-    return found
+    return home
 
 
 def find_group(snapshot: Snapshot, name: str, pool: PoolView) -> GroupView:
     """Return a group that must be on ``pool``."""
     home, group = find_group_anywhere(name, snapshot)
     if home.name != pool.name:
-        raise UsageError(f"group {name} is on pool {home.name}, not on {pool.name}; it has no part in this change")
+        raise UsageError(f"group {name} is on pool {home.name}, not on {pool.name}; it cannot be part of this change")
     return group
 
 
@@ -47,7 +47,7 @@ def checked_sizes(sizes: Sequence[int], pool: str) -> tuple[int, ...]:
     """Return processes per node or per part as they are.
 
     Raises:
-        PoolSpecError: There are none, or one is no whole number above zero.
+        PoolSpecError: There are none, or one is not a whole number above zero.
     """
     if not sizes:
         raise PoolSpecError(f"pool {pool} cannot become a pool of no processes; close it instead")
@@ -66,17 +66,17 @@ def check_new_names(names: Sequence[str], snapshot: Snapshot) -> None:
         if names.count(name) > 1:
             raise UsageError(f"two pools cannot both be named {name!r}")
         if name in snapshot.pools:
-            raise UsageError(f"a pool named {name!r} lives already; choose another name for the new one")
+            raise UsageError(f"a pool named {name!r} exists already; choose another name for the new one")
 
 
 def check_pool(pool: PoolView, verb: str = "changed") -> None:
-    """Refuse a pool that cannot be changed now, or never."""
+    """Refuse a pool that cannot be changed now, or ever."""
     if pool.state in {PoolState.CLOSED, PoolState.FAILED}:
         raise PoolClosedError(f"pool {pool.name} is {pool.state.value}, it cannot be {verb}", state=pool.state.value)
     if pool.found:
         raise UsageError(
-            f"pool {pool.name} stands for workers that were found; their slots are another driver's, which alone can "
-            f"change them"
+            f"pool {pool.name} has detached workers of another driver; only the driver that owns their slots "
+            f"can change them"
         )
     if pool.detached or any(group.detached for group in pool.groups):
         raise UsageError(
@@ -90,7 +90,7 @@ def check_pool(pool: PoolView, verb: str = "changed") -> None:
         )
     if pool.starting:
         raise StateError(
-            f"group {', '.join(pool.starting)} is being started on pool {pool.name}; ask again when it is up",
+            f"group {', '.join(pool.starting)} is being started on pool {pool.name}; retry when it has started",
             state=pool.state.value,
         )
     if pool.overlaps or not pool.own:
@@ -102,25 +102,27 @@ def check_pool(pool: PoolView, verb: str = "changed") -> None:
         )
 
 
-def check_together(one: PoolView, other: PoolView) -> None:
-    """Refuse what would move workers from one cluster to another."""
-    if one.runtime_id != other.runtime_id:
-        raise UsageError(f"pools {one.name} and {other.name} are on two clusters; no slot or worker can change over")
+def check_together(first: PoolView, second: PoolView) -> None:
+    """Refuse to move workers from one cluster to another."""
+    if first.runtime_id != second.runtime_id:
+        raise UsageError(
+            f"pools {first.name} and {second.name} are on different clusters; nothing can move between them"
+        )
 
 
 def check_kept(groups: Iterable[GroupView]) -> None:
     """Refuse to rebuild a group whose state would be lost.
 
     Raises:
-        LiveStateError: A class says not how its state is kept.
+        LiveStateError: A class does not declare how its state is kept.
     """
     for group in groups:
         if group.state_policy is StatePolicy.NOTHING:
             classes = ", ".join(group.unsaved) or group.worker_class
             raise LiveStateError(
-                f"group {group.name} ({group.worker_class}) would lose what its workers hold: {classes} does not say "
-                f"how to keep it. Set stateless = True on the class if that is nothing, give it save_state() and "
-                f"load_state(states), or derive it from core.ReplicatedState too",
+                f"group {group.name} ({group.worker_class}) would lose the state of its workers: {classes} does not "
+                f"declare how to keep it. Set stateless = True on the class if it has no state, implement "
+                f"save_state() and load_state(states), or derive it from core.ReplicatedState as well",
                 state="stateful",
                 group=group.name,
                 worker_class=group.worker_class,

@@ -1,4 +1,4 @@
-"""What can be asked of a running driver, and what became of it, as frozen values."""
+"""Commands for the pools of a running driver, their plans and their operations, as frozen values."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What every command can say besides what it is.
+class _CommandOptions:
+    """The options that every command has.
 
-    ``expected_generation`` refuses the command when its pool has been changed since the asker looked; None skips the
-    check. Past ``deadline_s``, which must be above zero, the operation expires and everything is as before.
+    With ``expected_generation`` the command is refused if its pool has another generation, because it was changed in
+    the meantime; None skips the check. After ``deadline_s`` seconds (above zero) the operation expires and nothing has
+    changed.
     """
 
     expected_generation: int | None = None
     deadline_s: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse a deadline that is over before it begins.
+        """Check the deadline.
 
         Raises:
             UsageError: ``deadline_s`` is not above zero.
@@ -34,8 +35,8 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(_Asked):
-    """Let no new call on the pool's groups start; other pools go on."""
+class Pause(_CommandOptions):
+    """Start no new calls on the pool's groups; other pools are not affected."""
 
     pool: str
     who: str
@@ -43,8 +44,8 @@ class Pause(_Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Resume(_Asked):
-    """Let the pool's groups go on."""
+class Resume(_CommandOptions):
+    """Start calls on the pool's groups again."""
 
     pool: str
     who: str
@@ -52,7 +53,7 @@ class Resume(_Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Resize(_Asked):
+class Resize(_CommandOptions):
     """Give the pool other slots: ``process_on_nodes`` processes per node. Its groups are rebuilt on them."""
 
     pool: str
@@ -70,8 +71,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Split(_Asked):
-    """Make several pools of the pool's slots, in rank order, and give each group a home in one of them."""
+class Split(_CommandOptions):
+    """Split the pool's slots, in rank order, into several pools, and assign each group to one of them."""
 
     pool: str
     who: str
@@ -79,10 +80,10 @@ class Split(_Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Merge(_Asked):
+class Merge(_CommandOptions):
     """Make one pool of several: all groups go on all slots.
 
-    ``expected_generations`` names pools with the generation the asker saw; a pool not in it is not checked.
+    ``expected_generations`` are (pool, generation) pairs to check; a pool not in it is not checked.
     """
 
     pools: tuple[str, ...]
@@ -97,7 +98,7 @@ class Merge(_Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Move(_Asked):
+class Move(_CommandOptions):
     """Rebuild ``group``, and what shares its processes, on the slots of another pool."""
 
     group: str
@@ -110,7 +111,7 @@ Command: TypeAlias = Pause | Resume | Resize | Split | Merge | Move
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """What a plan does to a group. ``how`` is "untouched", "stateless", "state" or "reconfigure"."""
+    """What a plan does to a group. ``how`` is "unchanged", "stateless", "state" or "reconfigure"."""
 
     group: str
     from_pool: str
@@ -137,25 +138,25 @@ class PoolChange:
 class Plan:
     """What a command would do, as of now; nothing was changed.
 
-    ``prepared`` says that new workers come up while the driver goes on; otherwise ``why_not_prepared`` says why the
-    driver is blocked for all of it. ``drains`` are the calls in flight that are waited for, such as
-    "call 42 actor.update, 3.1 s"; ``lost`` is what will not survive, in words. ``stand_still_s`` is estimated from what
-    earlier starts and changes of this run took; ``estimate_from`` says from what.
+    ``prepared``: the new workers start while the driver continues. Otherwise ``not_prepared_reason`` is why the driver
+    is blocked during the whole change. ``in_flight`` are the calls that the change waits for, such as
+    "call 42 actor.update, 3.1 s"; ``lost_state`` is the state that will be lost, in words. ``downtime_s`` is how long
+    the driver will be blocked, estimated from earlier starts and changes of this run as ``estimate_from`` describes.
     """
 
     kind: str
     pools: tuple[PoolChange, ...]
     groups: tuple[GroupMove, ...]
     prepared: bool
-    why_not_prepared: str = ""
-    drains: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    stand_still_s: float = 0.0
+    not_prepared_reason: str = ""
+    in_flight: tuple[str, ...] = ()
+    lost_state: tuple[str, ...] = ()
+    downtime_s: float = 0.0
     estimate_from: str = ""
 
 
 class OperationState(Enum):
-    """Where an operation is on its way."""
+    """The state of an operation."""
 
     PENDING = "pending"
     PREPARING = "preparing"
@@ -179,10 +180,11 @@ class OperationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A command on its way. Times are on the driver clock.
+    """A submitted command and its progress. Times are on the driver clock.
 
-    ``before`` and ``after`` say in words what the pools were and became: states for a pause, sizes for a change, such
-    as "4" and "2", or "all [4]" and "train [2], rollout [2]". ``pool`` is the first pool of the command.
+    ``before`` and ``after`` are the pools in words: states for a pause, sizes for a change, such as "4" and "2", or
+    "all [4]" and "train [2], rollout [2]". ``pool`` is the first pool of the command. ``downtime_s`` is how long the
+    driver was blocked.
     """
 
     id: str
@@ -198,14 +200,14 @@ class Operation:
     error: str = ""
     progress: str = ""
     plan: Plan | None = None
-    stand_still_s: float = 0.0
+    downtime_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """A pool as it is now. ``state`` is active, pausing, paused, changing, closed or failed.
 
-    ``n_calls_waiting`` calls stand at the pool's gate, ``n_calls_in_flight`` have passed it and are not done.
+    ``n_calls_waiting`` calls wait at the pool's gate, ``n_calls_in_flight`` have passed it and are not done.
     """
 
     name: str
@@ -219,7 +221,7 @@ class PoolSnapshot:
 
 
 class ControlPlane(Protocol):
-    """The one door for commands; every method may be called from any thread and returns at once."""
+    """The interface for commands; every method may be called from any thread and returns at once."""
 
     def pools(self) -> tuple[PoolSnapshot, ...]:
         """Return the pools that are not closed, by name."""
@@ -234,16 +236,16 @@ class ControlPlane(Protocol):
         ...
 
     def submit(self, command: Command) -> Operation:
-        """Take ``command`` and return its operation, which may be done already.
+        """Submit ``command`` and return its operation, which may be done already.
 
         Raises:
             UnknownNameError: No pool has that name.
             UsageError: It can never work, such as sizes that do not add up.
             PlacementError: No node has room for it.
             LiveStateError: A group's state would be lost.
-            StateError: The pool's state forbids it, such as resuming an active pool, or an operation is under way.
-            GenerationConflictError: The pool was changed since the asker looked, or the operation under way will end
-                the generation that was expected; the message says by whom.
+            StateError: The pool's state forbids it, such as resuming an active pool, or an operation is in progress.
+            GenerationConflictError: The pool has another generation than expected, or the operation in progress will
+                change it; the message names who changed it.
         """
         ...
 
@@ -252,11 +254,11 @@ class ControlPlane(Protocol):
         ...
 
     def operations(self) -> tuple[Operation, ...]:
-        """Return the operations of this run, the youngest last; at most the last 1000."""
+        """Return the operations of this run, the newest last; at most the last 1000."""
         ...
 
     def operation(self, operation_id: str) -> Operation:
-        """Return an operation as it stands.
+        """Return the current state of an operation.
 
         Raises:
             UnknownNameError: No operation has that id.
@@ -264,7 +266,7 @@ class ControlPlane(Protocol):
         ...
 
     def cancel(self, operation_id: str) -> Operation:
-        """Take back an operation that is not running yet.
+        """Cancel an operation that is not running yet.
 
         Raises:
             UnknownNameError: No operation has that id.

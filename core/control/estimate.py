@@ -12,7 +12,7 @@ _ASSUMED_SWITCH_S = 0.1
 
 
 class Experience:
-    """What changes took: drain excluded, as it depends on what is in flight."""
+    """How long changes took, without the drain, which depends on the calls in flight."""
 
     def __init__(self) -> None:
         """Start without any."""
@@ -20,12 +20,12 @@ class Experience:
         self._switches_s: list[float] = []
 
     def learn(self, switch_s: float) -> None:
-        """Take note of a change: the seconds from the drain's end to the end, without starts of workers."""
+        """Record a change: the seconds from the end of the drain to the end, without starts of workers."""
         with self._lock:
             self._switches_s = [*self._switches_s, switch_s][-_KEPT:]
 
     def estimate(self, moving: Sequence[GroupView], prepared: bool) -> tuple[float, str]:
-        """Return seconds, and from what they are estimated."""
+        """Return the estimated seconds, and what the estimate is based on."""
         with self._lock:
             known = list(self._switches_s)
         if known:
@@ -38,4 +38,4 @@ class Experience:
             return round(switch_s, 3), words
         starts_s = sum(group.start_s for group in moving)
         took = ", ".join(f"{group.name} {group.start_s:.1f} s" for group in moving)
-        return round(switch_s + starts_s, 3), f"what the last starts of the workers took ({took}); {words}"
+        return round(switch_s + starts_s, 3), f"last starts of the workers took {took}; {words}"

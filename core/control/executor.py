@@ -14,7 +14,7 @@ from contextlib import suppress
 from core.cluster import Placement, Ref
 from core.cluster.holdings import Holding, SlotKey, slot_keys
 from core.control.commands import Move
-from core.control.layout import Entry, Target
+from core.control.layout import NodeTarget, Target
 from core.control.plans import Change, Mode
 from core.control.slots import known_slots, put_together, reserve_extras
 from core.control.snapshot import take_snapshot
@@ -42,8 +42,8 @@ class ChangeExecutor:
         pools = runtime.pools()
         self.change = change
         self.deadline = deadline
-        self.stand_still_s = 0.0
-        self.stood_before_s = 0.0
+        self.downtime_s = 0.0
+        self.blocked_before_s = 0.0
         self.switch_s = 0.0
         self.was_carried_out = False
         self._id = operation_id
@@ -73,7 +73,7 @@ class ChangeExecutor:
         """Return the pools that change."""
         return tuple(self._pools.values())
 
-    def prepare(self, is_cancelled: Callable[[], bool], say: Callable[[str], None]) -> None:
+    def prepare(self, is_cancelled: Callable[[], bool], report: Callable[[str], None]) -> None:
         """Reserve slots and bring up workers as far as the plan's mode allows; nothing is left when that fails.
 
         Raises:
@@ -84,9 +84,9 @@ class ChangeExecutor:
         if self.change.mode is Mode.RELEASED:
             return
         try:
-            self._staged.reserve(say)
+            self._staged.reserve(report)
             if self.change.mode is Mode.PREPARED:
-                self._staged.start(is_cancelled, say)
+                self._staged.start(is_cancelled, report)
         except BaseException:
             self.abandon()
             raise
@@ -95,7 +95,7 @@ class ChangeExecutor:
         """End and give back what was brought up and not switched to; may be called twice."""
         self._staged.abandon()
 
-    def carry_out(self, say: Callable[[str], None]) -> None:
+    def carry_out(self, report: Callable[[str], None]) -> None:
         """Drain, hand over and switch; on any failure everything is as it was.
 
         Raises:
@@ -110,13 +110,13 @@ class ChangeExecutor:
             for pool in pools:
                 states[pool.name] = pool.gate.shut()
             self._check_unchanged()
-            self._drain(pools, say)
+            self._drain(pools, report)
             drained = time.monotonic()
-            started_s = self._hand_over(say)
+            started_s = self._hand_over(report)
             self._switch(states)
             self.switch_s = time.monotonic() - drained - started_s
         except BaseException as error:
-            self._roll_back(error, say)
+            self._roll_back(error, report)
             raise
         finally:
             for pool in pools:
@@ -124,7 +124,7 @@ class ChangeExecutor:
                     pool.gate.end_change(states[pool.name])
                 elif pool.name in states:
                     pool.gate.reopen(states[pool.name])
-            self.stand_still_s = self.stood_before_s + time.monotonic() - began
+            self.downtime_s = self.blocked_before_s + time.monotonic() - began
 
     def _left_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
@@ -145,10 +145,10 @@ class ChangeExecutor:
             if pool.state in {PoolState.CLOSED, PoolState.FAILED}:
                 raise PoolClosedError(f"pool {name} is {pool.state.value} meanwhile", state=pool.state.value)
 
-    def _drain(self, pools: list[RayResourcePool], say: Callable[[str], None]) -> None:
+    def _drain(self, pools: list[RayResourcePool], report: Callable[[str], None]) -> None:
         for pool in pools:
             if pool.gate.n_in_flight:
-                say(f"waiting for {pool.gate.n_in_flight} calls in flight on {pool.name}")
+                report(f"waiting for {pool.gate.n_in_flight} calls in flight on {pool.name}")
             if not pool.gate.begin_change(self._left_s()):
                 calls = take_snapshot(self._runtime).pools[pool.name].in_flight
                 raise CallTimeoutError(
@@ -156,41 +156,41 @@ class ChangeExecutor:
                     f"({'; '.join(calls)}); nothing was changed"
                 )
 
-    def _hand_over(self, say: Callable[[str], None]) -> float:
+    def _hand_over(self, report: Callable[[str], None]) -> float:
         """Move every group's state to its new workers, starting those first if need be; return what that took."""
         for name in sorted(self._staged.staying):
             check_stays(self._groups[name], self._staged.reconfigurations.get(name), self._left_s())
         for name, group in sorted(self._groups.items()):
             if name not in self._staged.staying:
-                say(f"saving the state of {name}")
+                report(f"saving the state of {name}")
                 self._dead[name] = tuple(sorted(group.workers_for("save_state").deaths.dead))
-                has_way_back = self.change.mode is Mode.PREPARED
-                self._states[name] = save_state(group, self._left_s(), has_way_back)
+                can_roll_back = self.change.mode is Mode.PREPARED
+                self._states[name] = save_state(group, self._left_s(), can_roll_back)
         began = time.monotonic()
         if self.change.mode is not Mode.PREPARED:
-            self._make_room(say)
-            self._staged.start(lambda: False, say)
+            self._make_room(report)
+            self._staged.start(lambda: False, report)
         started_s = time.monotonic() - began
         for name, prepared in sorted(self._staged.prepared.items()):
             group = self._groups[name]
             if self.change.mode is Mode.PREPARED:
                 check_alive(group, prepared, self._left_s())
             if self._states[name]:
-                say(f"handing the state of {name} over")
+                report(f"handing the state of {name} over")
             try:
                 hand_over(group, prepared, self._states[name], self._left_s())
             except WorkerMethodError as error:
                 raise without_the_dead(group, self._dead[name], error) from error.__cause__
         for name, change in sorted(self._staged.reconfigurations.items()):
-            say(f"reconfiguring {name}")
+            report(f"reconfiguring {name}")
             self._reconfigured.append(name)
             self._staged.prepared[name] = reconfigure(self._groups[name], change, self._left_s())
         return started_s
 
-    def _make_room(self, say: Callable[[str], None]) -> None:
+    def _make_room(self, report: Callable[[str], None]) -> None:
         """End the old workers, and give back their slots where the new ones need that."""
         ending = sorted(name for name in self._groups if name not in self._staged.staying)
-        say(f"ending the old workers of {', '.join(ending) or 'no group'}")
+        report(f"ending the old workers of {', '.join(ending) or 'no group'}")
         self._retired = True
         for name, group in self._groups.items():
             if name not in self._staged.staying:
@@ -200,8 +200,8 @@ class ChangeExecutor:
             (target,) = self.change.targets
             for name in self._groups:
                 pool.dismiss(name)
-            self._hold(pool, Target(pool.name, tuple(Entry(entry.keep) for entry in target.entries if entry.keep)))
-            self._staged.reserve(say)
+            self._hold(pool, Target(pool.name, tuple(NodeTarget(entry.keep) for entry in target.entries if entry.keep)))
+            self._staged.reserve(report)
 
     def _hold(self, pool: RayResourcePool, target: Target, extras: tuple[Placement, ...] = ()) -> None:
         """Give a pool other slots without an event, and release those that no pool has any more."""
@@ -271,7 +271,7 @@ class ChangeExecutor:
             raise
         return made
 
-    def _roll_back(self, error: BaseException, say: Callable[[str], None]) -> None:
+    def _roll_back(self, error: BaseException, report: Callable[[str], None]) -> None:
         if self._switching:
             self._give_up(error)
             return
@@ -279,7 +279,7 @@ class ChangeExecutor:
         self.abandon()
         if not self._retired and not reconfigurations:
             return
-        say("bringing the old workers back")
+        report("bringing the old workers back")
         try:
             for group, change in reconfigurations:
                 take_back(group, change, _ROLLBACK_S)
@@ -315,7 +315,7 @@ class ChangeExecutor:
         wanted = []
         for slots in entries.values():
             kept = tuple(key for key, _ in slots if key in there)
-            wanted.append(Entry(kept, len(slots) - len(kept), slots[0][1] if kept else ""))
+            wanted.append(NodeTarget(kept, len(slots) - len(kept), slots[0][1] if kept else ""))
         target = Target(pool.name, tuple(wanted))
         extras = reserve_extras(self._runtime.cluster, pool.request, target, _ROLLBACK_S)
         self._hold(pool, target, extras)

@@ -56,7 +56,7 @@ class OperationBook:
             for old in list(self._operations.values())[: max(0, len(self._operations) - _KEPT)]:
                 if old.state.done:
                     del self._operations[old.id]
-        self._tell(operation, "" if plan is None else json.dumps(asdict(plan)))
+        self._emit(operation, "" if plan is None else json.dumps(asdict(plan)))
         return operation
 
     def move(
@@ -67,9 +67,9 @@ class OperationBook:
         after: str | None = None,
         error: str = "",
         progress: str = "",
-        stand_still_s: float = 0.0,
+        downtime_s: float = 0.0,
     ) -> Operation:
-        """Take an operation to another state, or say what it does in this one.
+        """Take an operation to another state, or set its progress in this one.
 
         Raises:
             StateError: It is done, or cannot go there from where it is.
@@ -88,31 +88,31 @@ class OperationBook:
                 after=operation.after if after is None else after,
                 error=error,
                 progress=progress,
-                stand_still_s=stand_still_s,
+                downtime_s=downtime_s,
                 updated_ns=self._runtime.clock.now_ns(),
             )
             self._operations[operation_id] = moved
-        self._tell(moved)
+        self._emit(moved)
         return moved
 
     def find(self, operation_id: str) -> Operation:
-        """Return an operation as it stands.
+        """Return the current state of an operation.
 
         Raises:
-            UnknownNameError: None has that id.
+            UnknownNameError: No operation has that id.
         """
         with self._lock:
-            found = self._operations.get(operation_id)
-        if found is None:
+            operation = self._operations.get(operation_id)
+        if operation is None:
             raise UnknownNameError(f"there is no operation {operation_id!r}", name=operation_id)
-        return found
+        return operation
 
     def all(self) -> tuple[Operation, ...]:
-        """Return the operations, the youngest last."""
+        """Return the operations, the newest last."""
         with self._lock:
             return tuple(self._operations.values())
 
-    def _tell(self, operation: Operation, plan: str = "") -> None:
+    def _emit(self, operation: Operation, plan: str = "") -> None:
         self._runtime.bus.emit(
             OperationChanged(
                 at_ns=operation.updated_ns,
@@ -127,6 +127,6 @@ class OperationBook:
                 error=operation.error,
                 progress=operation.progress,
                 plan=plan,
-                stand_still_ns=int(operation.stand_still_s * 1e9),
+                downtime_ns=int(operation.downtime_s * 1e9),
             )
         )

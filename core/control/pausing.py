@@ -53,7 +53,7 @@ class Pausing:
         with self._lock:
             if operation.state is not OperationState.WAITING_FOR_SAFE_POINT or pool is None:
                 raise StateError(
-                    f"operation {operation.id} is {operation.state.value}, only one that waits can be cancelled",
+                    f"operation {operation.id} is {operation.state.value}, only a waiting one can be cancelled",
                     state=operation.state.value,
                 )
             return self._take_back(pool, operation, OperationState.CANCELLED, "")

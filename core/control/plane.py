@@ -1,4 +1,4 @@
-"""The control plane: takes commands from any thread and sees them through."""
+"""The control plane: accepts commands from any thread and executes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.control.executor import ChangeExecutor
 from core.control.operations import OperationBook
 from core.control.pausing import Pausing
 from core.control.plans import Change, plan_change
-from core.control.slots import RuntimeRoom
+from core.control.slots import ClusterCapacity
 from core.control.snapshot import take_snapshot
 from core.errors import CallTimeoutError, GenerationConflictError, StateError, UnknownNameError
 from core.pool import PoolState, RayResourcePool
@@ -29,7 +29,7 @@ _LOOK_S = 0.2
 
 @dataclass(eq=False)
 class _UnderWay:
-    """The change that is under way. ``over`` is set when its operation is done, which ``starter`` prepares."""
+    """The change in progress. ``over`` is set when its operation is done; the thread ``starter`` prepares it."""
 
     operation_id: str
     executor: ChangeExecutor
@@ -40,9 +40,9 @@ class _UnderWay:
 class RuntimeControl:
     """Commands on the pools of one runtime.
 
-    Pausing and resuming only move a pool's gate, which is safe from any thread. A change is planned from values,
-    brought up on a thread of the plane's own, and carried out by a driver's thread at its next safe point; one at a
-    time. Threads that submit commands touch no handle.
+    Pause and resume only set a pool's gate, which is safe from any thread. A change is planned from values, prepared on
+    a thread of the control plane, and executed by a driver's thread at its next safe point; one at a time. Threads that
+    submit commands use no Ray handle.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -63,7 +63,7 @@ class RuntimeControl:
         return _snapshot(self.find(name))
 
     def find(self, name: str) -> RayResourcePool:
-        """Return a pool that lives; errors as in ``pool``."""
+        """Return a pool that is not closed; errors as in ``pool``."""
         pool = self._runtime.pools().get(name)
         if not isinstance(pool, RayResourcePool):
             find_pool(take_snapshot(self._runtime), name)
@@ -75,7 +75,7 @@ class RuntimeControl:
         return self._book.find(operation_id)
 
     def operations(self) -> tuple[Operation, ...]:
-        """Return the operations of this run, the youngest last."""
+        """Return the operations of this run, the newest last."""
         return self._book.all()
 
     def plan(self, command: Command) -> Plan:
@@ -86,7 +86,7 @@ class RuntimeControl:
         return _off_thread(lambda: self._planned(command)).plan
 
     def submit(self, command: Command) -> Operation:
-        """Take a command; errors as in ``ControlPlane``."""
+        """Submit a command; errors as in ``ControlPlane``."""
         refuse_workers(f"{type(command).__name__} of a pool")
         if isinstance(command, (Pause, Resume)):
             with self._lock:
@@ -104,10 +104,10 @@ class RuntimeControl:
         return operation
 
     def execute(self, command: Command) -> Operation:
-        """Carry out a command of the driver's own, on its thread, at once; return its operation, which is done.
+        """Execute a driver's own command at once on the calling thread; return its operation, which is done.
 
         Raises:
-            PodiumError: It was refused, as ``submit`` does, or it failed: everything is as it was then.
+            PodiumError: It was refused, as by ``submit``, or it failed: nothing has changed then.
         """
         refuse_workers(f"{type(command).__name__} of a pool")
         if isinstance(command, (Pause, Resume)):
@@ -119,11 +119,11 @@ class RuntimeControl:
         operation_id = under_way.operation_id
         began = time.monotonic()
         try:
-            self._say(operation_id, OperationState.PREPARING, "")
+            self._report(operation_id, OperationState.PREPARING, "")
             under_way.executor.prepare(
-                under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
+                under_way.over.is_set, lambda words: self._report(operation_id, OperationState.PREPARING, words)
             )
-            under_way.executor.stood_before_s = time.monotonic() - began
+            under_way.executor.blocked_before_s = time.monotonic() - began
             with self._lock:
                 self._book.move(operation_id, OperationState.RUNNING)
         except BaseException as error:
@@ -133,7 +133,7 @@ class RuntimeControl:
         return self._book.find(operation_id)
 
     def cancel(self, operation_id: str) -> Operation:
-        """Take back an operation that is not running yet; errors as in ``ControlPlane``."""
+        """Cancel an operation that is not running yet; errors as in ``ControlPlane``."""
         with self._lock:
             operation = self._book.find(operation_id)
             under_way = self._under_way
@@ -141,27 +141,27 @@ class RuntimeControl:
                 return self._pausing.cancel(operation, self._runtime.pools().get(operation.pool))
             if operation.state.done or operation.state is OperationState.RUNNING or under_way is None:
                 raise StateError(
-                    f"operation {operation_id} is {operation.state.value}, only one that waits can be cancelled",
+                    f"operation {operation_id} is {operation.state.value}, only a waiting one can be cancelled",
                     state=operation.state.value,
                 )
             return self._end(under_way, OperationState.CANCELLED, "")
 
     def resize(self, pool: str, process_on_nodes: Sequence[int], deadline_s: float = 120.0) -> Operation:
-        """Do what ``RayResourcePool.resize`` asks for."""
+        """Execute ``RayResourcePool.resize``."""
         return self.execute(Resize(pool, "driver", tuple(process_on_nodes), deadline_s=deadline_s))
 
     def close(self) -> None:
-        """Take back a change that waits: the driver is done. May be called twice."""
+        """Cancel a change that waits: the driver has ended. May be called twice."""
         with self._lock:
             under_way = self._under_way
             if under_way is not None and self._book.find(under_way.operation_id).state is not OperationState.RUNNING:
-                self._end(under_way, OperationState.FAILED, "the driver ended before it came to a safe point")
+                self._end(under_way, OperationState.FAILED, "the driver ended before it reached a safe point")
         if under_way is not None and under_way.starter is not None and under_way.starter.is_alive():
-            # What it brought up goes while there is a cluster: asked for later, the runtime would connect to another.
+            # Its workers are ended while the cluster is connected: later the runtime would connect to another one.
             under_way.starter.join(_TAKEN_BACK_S)
 
     def at_safe_point(self) -> None:
-        """Carry out the change that waits for this, if one does; a driver's thread calls it."""
+        """Execute the change that waits for a safe point, if any; a driver's thread calls it."""
         with self._lock:
             under_way = self._under_way
             if under_way is None:
@@ -170,17 +170,19 @@ class RuntimeControl:
                 return
             self._withdraw(under_way.executor)
             self._book.move(under_way.operation_id, OperationState.RUNNING)
-            # Under the lock: a deadline that passes right now must not have it taken back in this thread's hands.
+            # Under the lock: a deadline that passes right now must not cancel it while this thread executes it.
             under_way.executor.was_carried_out = True
         self._carry_out(under_way)
 
     def _planned(self, command: Command) -> Change:
         if isinstance(command, (Pause, Resume)):
             raise TypeError("a pause changes no slots")
-        return plan_change(command, take_snapshot(self._runtime), RuntimeRoom(self._runtime.pools()), self._experience)
+        return plan_change(
+            command, take_snapshot(self._runtime), ClusterCapacity(self._runtime.pools()), self._experience
+        )
 
     def _opened(self, change: Change) -> _UnderWay:
-        """Make the operation of a change, if none is under way."""
+        """Open the operation of a change, if none is in progress."""
         with self._lock:
             self._refuse_second(change.command)
             self._check_generations(change.command)
@@ -191,12 +193,12 @@ class RuntimeControl:
             return under_way
 
     def _bring_up(self, under_way: _UnderWay) -> None:
-        """Prepare a change, then wait until a driver's thread takes it, its time is over, or it is taken back."""
+        """Prepare a change, then wait until a driver's thread executes it, its deadline passes, or it is cancelled."""
         executor, operation_id = under_way.executor, under_way.operation_id
         try:
-            self._say(operation_id, OperationState.PREPARING, "")
+            self._report(operation_id, OperationState.PREPARING, "")
             executor.prepare(
-                under_way.over.is_set, lambda words: self._say(operation_id, OperationState.PREPARING, words)
+                under_way.over.is_set, lambda words: self._report(operation_id, OperationState.PREPARING, words)
             )
             with self._lock:
                 if under_way.over.is_set():
@@ -211,13 +213,13 @@ class RuntimeControl:
         while not closed and (left_s := executor.deadline - time.monotonic()) > 0:
             if under_way.over.wait(min(left_s, _LOOK_S)):
                 break
-            # What was brought up for a pool that its owner has closed would keep the next one from its slots.
+            # New workers for a pool that its owner has closed would occupy slots that another pool may need.
             closed = next((pool.name for pool in executor.pools if pool.gate.state is PoolState.CLOSED), "")
         with self._lock:
             waits = self._book.find(operation_id).state is OperationState.WAITING_FOR_SAFE_POINT
             if waits:
                 seconds = executor.change.command.deadline_s
-                words = f"the driver came to no safe point within {seconds:g} s: it made no call, step or checkpoint"
+                words = f"the driver reached no safe point within {seconds:g} s: it made no call, step or checkpoint"
                 if closed:
                     self._end(under_way, OperationState.FAILED, f"pool {closed} was closed meanwhile")
                 else:
@@ -227,10 +229,10 @@ class RuntimeControl:
             executor.abandon()
 
     def _carry_out(self, under_way: _UnderWay, raising: bool = False) -> None:
-        """Make a change on this thread; its failure is the operation's, and the driver's only if it asked."""
+        """Execute a change on this thread; a failure is recorded, and raised only if ``raising``."""
         executor, operation_id = under_way.executor, under_way.operation_id
         try:
-            executor.carry_out(lambda words: self._say(operation_id, OperationState.RUNNING, words))
+            executor.carry_out(lambda words: self._report(operation_id, OperationState.RUNNING, words))
         except BaseException as error:
             self._failed(under_way, error)
             if raising or not isinstance(error, Exception):
@@ -251,20 +253,18 @@ class RuntimeControl:
         with self._lock:
             self._withdraw(under_way.executor)
             self._under_way = None
-            stand_still_s = under_way.executor.stand_still_s
-            moved = self._book.move(
-                under_way.operation_id, state, after=after, error=error, stand_still_s=stand_still_s
-            )
+            downtime_s = under_way.executor.downtime_s
+            moved = self._book.move(under_way.operation_id, state, after=after, error=error, downtime_s=downtime_s)
             under_way.over.set()
         return moved
 
-    def _say(self, operation_id: str, state: OperationState, words: str) -> None:
+    def _report(self, operation_id: str, state: OperationState, words: str) -> None:
         with self._lock:
             if not self._book.find(operation_id).state.done:
                 self._book.move(operation_id, state, progress=words)
 
     def _register(self, executor: ChangeExecutor) -> None:
-        """Have drivers' threads make the change at their next safe point, and those that wait at a gate at once."""
+        """Let drivers' threads execute the change at their next safe point; threads waiting at a gate do so at once."""
         for runtime in self._runtimes_of(executor):
             runtime.safe_point.register(self.at_safe_point)
         for pool in self._runtime.pools().values():
@@ -275,16 +275,16 @@ class RuntimeControl:
             runtime.safe_point.withdraw(self.at_safe_point)
 
     def _runtimes_of(self, executor: ChangeExecutor) -> tuple[Runtime, ...]:
-        """Return the runtimes whose threads may make the change: the plane's, and that of the pools."""
-        return tuple({id(one): one for one in (self._runtime, executor.runtime)}.values())
+        """Return the runtimes whose threads may execute the change: the control plane's and that of the pools."""
+        return tuple({id(runtime): runtime for runtime in (self._runtime, executor.runtime)}.values())
 
     def _check_generations(self, command: Command) -> None:
         for name, generation in _expected(command).items():
             pool = self.find(name)
             if pool.generation != generation:
                 raise GenerationConflictError(
-                    f"pool {name} is at generation {pool.generation}, not {generation}: it was changed since"
-                    f"{self._by_whom(name)}; look again",
+                    f"pool {name} is at generation {pool.generation}, not {generation}: it was changed"
+                    f"{self._by_whom(name)}; read the pool again",
                     state=pool.state.value,
                     expected=generation,
                     actual=pool.generation,
@@ -301,13 +301,13 @@ class RuntimeControl:
         return ""
 
     def _refuse_second(self, command: Command) -> None:
-        """Refuse a change while one is under way; one that expects the generation which that will end, as too late."""
+        """Refuse a change while one is in progress; as a conflict if it expects a generation that will change."""
         with self._lock:
             if self._under_way is None:
                 return
             operation = self._book.find(self._under_way.operation_id)
             words = (
-                f"operation {operation.id} ({operation.kind} of {operation.pool} by {operation.who}) is under way, "
+                f"operation {operation.id} ({operation.kind} of {operation.pool} by {operation.who}) is in progress, "
                 f"{operation.state.value}; one runs at a time: wait for it or cancel it"
             )
             for name, generation in _expected(command).items():
@@ -318,7 +318,7 @@ class RuntimeControl:
             raise StateError(words, state=operation.state.value)
 
     def _refuse_running(self, pool: str) -> None:
-        """Keep a pause or resume off the pools that a change has in its hands."""
+        """Refuse a pause or resume of a pool that a running change works on."""
         under_way = self._under_way
         if under_way is None or pool not in under_way.executor.change.pools:
             return
@@ -326,13 +326,13 @@ class RuntimeControl:
         if operation.state is OperationState.RUNNING:
             raise StateError(
                 f"pool {pool} is being changed by operation {operation.id} ({operation.kind} by {operation.who}); wait "
-                f"for its end",
+                f"until it has ended",
                 state="changing",
             )
 
 
 def _expected(command: Command) -> dict[str, int]:
-    """Return the generation that a command expects of each pool it says one of."""
+    """Return the expected generation of each pool for which a command has one."""
     expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
     if command.expected_generation is not None and command.pool:
         expected[command.pool] = command.expected_generation
@@ -340,7 +340,7 @@ def _expected(command: Command) -> dict[str, int]:
 
 
 def _off_thread(work: Callable[[], T]) -> T:
-    """Do what may ask the cluster on a thread of the plane's own: those that serve HTTP have no business there.
+    """Run ``work``, which may query the cluster, on a thread of its own: threads that serve HTTP must not do that.
 
     Raises:
         CallTimeoutError: The cluster did not answer.
@@ -361,7 +361,8 @@ def _off_thread(work: Callable[[], T]) -> T:
         raise failed[0]
     if not done:
         raise CallTimeoutError(
-            f"the cluster did not say within {_CLUSTER_ANSWERS_S:g} s what is free", timeout_s=_CLUSTER_ANSWERS_S
+            f"timed out after {_CLUSTER_ANSWERS_S:g} s querying the cluster for free resources",
+            timeout_s=_CLUSTER_ANSWERS_S,
         )
     return done[0]
 

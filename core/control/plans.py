@@ -1,6 +1,6 @@
 """What a command would do, decided from values: who goes where, on which slots, and how the state gets there.
 
-Nothing here touches a pool, a worker or the cluster; whether slots fit is asked through ``Room``.
+Nothing here touches a pool, a worker or the cluster; whether slots fit is asked through ``Capacity``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.control.checks import (
 )
 from core.control.commands import GroupMove, Merge, Move, Plan, PoolChange, Resize, Split
 from core.control.estimate import Experience
-from core.control.layout import Entry, Target, by_address, by_node, entries, freed, stranded
+from core.control.layout import NodeTarget, Target, by_address, by_node, entries, freed, stranded
 from core.control.snapshot import GroupView, PoolView, Snapshot
 from core.errors import PlacementError, PoolSpecError, UsageError
 from core.worker import StatePolicy
@@ -42,9 +42,9 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A plan with what carrying it out needs to know.
+    """A plan with everything that its execution needs.
 
-    ``pools`` are drained and changed, ``targets`` come of them, ``homes`` says where each moving group goes.
+    ``pools`` are drained and changed into ``targets``; ``homes`` maps each moving group to its new pool.
     """
 
     command: Resize | Split | Merge | Move
@@ -62,32 +62,32 @@ class Change:
         return self.pools[:1] if isinstance(self.command, Move) else self.pools
 
 
-class Room(Protocol):
-    """Says whether slots fit on the cluster."""
+class Capacity(Protocol):
+    """Checks whether slots fit on the cluster."""
 
-    def shortage(self, pool: str, extras: Sequence[Entry], without: Sequence[int]) -> PlacementError | None:
+    def shortage(self, pool: str, extras: Sequence[NodeTarget], without: Sequence[int]) -> PlacementError | None:
         """Return why slots for ``extras`` do not fit once the pool's native groups ``without`` are given back."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A way to do it: targets, who goes where, and what is against preparing it."""
+    """A possible change: the targets, the new pool of each group, and why it cannot be prepared, if so."""
 
     targets: tuple[Target, ...]
     homes: Mapping[str, str]
     mode: Mode = Mode.PREPARED
-    why_not: str = ""
-    lost: tuple[str, ...] = field(default=())
+    not_prepared_reason: str = ""
+    lost_state: tuple[str, ...] = field(default=())
 
 
 def plan_change(
-    command: Resize | Split | Merge | Move, snapshot: Snapshot, room: Room, experience: Experience
+    command: Resize | Split | Merge | Move, snapshot: Snapshot, capacity: Capacity, experience: Experience
 ) -> Change:
     """Return what ``command`` would do.
 
     Raises:
-        UnknownNameError: A pool or group of that name does not live.
+        UnknownNameError: There is no pool or group of that name.
         UsageError: It can never work; the message names the thing and the numbers.
         LiveStateError: A group's state would be lost.
         PlacementError: The slots do not fit on the cluster.
@@ -95,7 +95,7 @@ def plan_change(
     """
     match command:
         case Resize():
-            pools, draft = _resize(command, snapshot, room)
+            pools, draft = _resize(command, snapshot, capacity)
         case Split():
             pools, draft = _split(command, snapshot)
         case Merge():
@@ -118,23 +118,23 @@ def plan_change(
     )
     moving = [groups[move.group][1] for move in moves]
     prepared = draft.mode is Mode.PREPARED
-    stand_still_s, estimate_from = experience.estimate(moving, prepared)
+    downtime_s, estimate_from = experience.estimate(moving, prepared)
     plan = Plan(
         kind=type(command).__name__.lower(),
         pools=_pool_changes(views, draft.targets, snapshot),
         groups=moves,
         prepared=prepared,
-        why_not_prepared=draft.why_not,
-        drains=tuple(words for pool in views for words in pool.in_flight),
-        lost=(*_lost(moves), *draft.lost),
-        stand_still_s=stand_still_s,
+        not_prepared_reason=draft.not_prepared_reason,
+        in_flight=tuple(words for pool in views for words in pool.in_flight),
+        lost_state=(*_lost_state(moves), *draft.lost_state),
+        downtime_s=downtime_s,
         estimate_from=estimate_from,
     )
     before, after = _texts(command, views, draft.targets)
     return Change(command, plan, pools, draft.targets, draft.homes, draft.mode, before, after)
 
 
-def _resize(command: Resize, snapshot: Snapshot, room: Room) -> tuple[tuple[str, ...], _Draft]:
+def _resize(command: Resize, snapshot: Snapshot, capacity: Capacity) -> tuple[tuple[str, ...], _Draft]:
     pool = find_pool(snapshot, command.pool)
     sizes = checked_sizes(command.process_on_nodes, pool.name)
     check_pool(pool)
@@ -146,7 +146,7 @@ def _resize(command: Resize, snapshot: Snapshot, room: Room) -> tuple[tuple[str,
     for draft in _resize_drafts(pool, sizes, homes, snapshot):
         extras = draft.targets[0].extras
         without = () if draft.mode is not Mode.RELEASED else freed(pool, draft.targets[0])
-        shortage = room.shortage(pool.name, extras, without) if extras else None
+        shortage = capacity.shortage(pool.name, extras, without) if extras else None
         if shortage is None:
             return (pool.name,), draft
         problem = shortage
@@ -156,21 +156,21 @@ def _resize(command: Resize, snapshot: Snapshot, room: Room) -> tuple[tuple[str,
 def _resize_drafts(
     pool: PoolView, sizes: tuple[int, ...], homes: Mapping[str, str], snapshot: Snapshot
 ) -> Iterator[_Draft]:
-    """Yield the ways to resize, the best first: keep what fits, else other slots, else give up the old ones before."""
+    """Yield the ways to resize, best first: keep slots, else reserve new ones, else release the old ones first."""
     stuck = any(group.state_policy is StatePolicy.RECONFIGURE and not group.can_save_state for group in pool.groups)
-    reusing = Target(pool.name, tuple(entries(pool, sizes, cling=stuck)))
-    fresh = Target(pool.name, tuple(Entry(extra=size) for size in sizes))
-    why_not = _against_preparing(pool.groups, (reusing,), homes, snapshot)
-    if reusing.kept and not why_not:
-        yield _Draft((reusing,), homes, lost=stranded(pool, reusing))
+    reusing = Target(pool.name, tuple(entries(pool, sizes, keep_stranded=stuck)))
+    fresh = Target(pool.name, tuple(NodeTarget(extra=size) for size in sizes))
+    not_prepared_reason = _against_preparing(pool.groups, (reusing,), homes, snapshot)
+    if reusing.kept and not not_prepared_reason:
+        yield _Draft((reusing,), homes, lost_state=stranded(pool, reusing))
     can_be_fresh = not stuck and not pool.shared
     if can_be_fresh and not (why := _against_preparing(pool.groups, (fresh,), homes, snapshot)):
-        yield _Draft((fresh,), homes, lost=stranded(pool, fresh))
+        yield _Draft((fresh,), homes, lost_state=stranded(pool, fresh))
     elif can_be_fresh:
         yield _Draft((fresh,), homes, Mode.RESERVED, why, stranded(pool, fresh))
-    if reusing.kept and why_not:
-        yield _Draft((reusing,), homes, Mode.RESERVED, why_not, stranded(pool, reusing))
-    full = "the cluster has no room for old and new slots at once: the old ones are given back first"
+    if reusing.kept and not_prepared_reason:
+        yield _Draft((reusing,), homes, Mode.RESERVED, not_prepared_reason, stranded(pool, reusing))
+    full = "the cluster has no room for old and new slots at once: the old ones are released first"
     if reusing.kept and not stuck:
         yield _Draft((reusing,), homes, Mode.RELEASED, full, stranded(pool, reusing))
     if can_be_fresh or not (reusing.kept or stuck):
@@ -211,11 +211,11 @@ def _assigned(command: Split, pool: PoolView, snapshot: Snapshot) -> dict[str, s
                     f"processes ({', '.join(group.roles) or group.name}) move as one"
                 )
             homes[group.name] = part.name
-    homeless = [group.name for group in pool.groups if group.name not in homes]
-    if homeless:
+    unassigned = [group.name for group in pool.groups if group.name not in homes]
+    if unassigned:
         raise UsageError(
-            f"the split of pool {pool.name} leaves {', '.join(homeless)} without a home; name each of its groups in "
-            f"one of the parts {', '.join(part.name for part in command.parts)}"
+            f"the split of pool {pool.name} does not assign {', '.join(unassigned)} to any part; name each of its "
+            f"groups in one of the parts {', '.join(part.name for part in command.parts)}"
         )
     return homes
 
@@ -233,9 +233,11 @@ def _merge(command: Merge, snapshot: Snapshot) -> tuple[tuple[str, ...], _Draft]
     first = pools[0]
     for other in pools[1:]:
         check_together(first, other)
-        for (name, one), (_, another) in zip(first.like, other.like, strict=True):
-            if one != another:
-                raise UsageError(f"pools {first.name} and {other.name} cannot be merged: {name} is {one} and {another}")
+        for (name, value), (_, other_value) in zip(first.like, other.like, strict=True):
+            if value != other_value:
+                raise UsageError(
+                    f"pools {first.name} and {other.name} cannot be merged: {name} is {value} and {other_value}"
+                )
     groups = [group for pool in pools for group in pool.groups]
     if len(groups) > first.max_colocate_count:
         raise UsageError(
@@ -253,8 +255,8 @@ def _move(command: Move, snapshot: Snapshot) -> tuple[tuple[str, ...], _Draft]:
     target = find_pool(snapshot, command.pool)
     if target.name == pool.name:
         raise UsageError(f"group {group.name} is on pool {pool.name} already; nothing would change")
-    for one in (pool, target):
-        check_pool(one)
+    check_pool(pool)
+    check_pool(target)
     check_together(pool, target)
     check_kept((group,))
     if len(target.groups) >= target.max_colocate_count:
@@ -272,14 +274,14 @@ def _move(command: Move, snapshot: Snapshot) -> tuple[tuple[str, ...], _Draft]:
 def _on_kept_slots(
     groups: Iterable[GroupView], targets: tuple[Target, ...], homes: Mapping[str, str], snapshot: Snapshot
 ) -> _Draft:
-    why_not = _against_preparing(groups, targets, homes, snapshot)
-    return _Draft(targets, homes, Mode.RESERVED if why_not else Mode.PREPARED, why_not)
+    not_prepared_reason = _against_preparing(groups, targets, homes, snapshot)
+    return _Draft(targets, homes, Mode.RESERVED if not_prepared_reason else Mode.PREPARED, not_prepared_reason)
 
 
 def _against_preparing(
     groups: Iterable[GroupView], targets: Sequence[Target], homes: Mapping[str, str], snapshot: Snapshot
 ) -> str:
-    """Say why new workers cannot come up beside the old ones; empty when they can."""
+    """Return why new workers cannot start beside the old ones; empty if they can."""
     by_pool = {target.pool: target for target in targets}
     coming: dict[SlotKey, list[str]] = {}
     for group in groups:
@@ -287,7 +289,7 @@ def _against_preparing(
         if group.rendezvous:
             return f"{group.name} has its own rendezvous, {group.rendezvous}, which its old workers hold"
         for key in target.kept:
-            # A worker that stays in its process needs no second place.
+            # A worker that stays in its process needs no second slot share.
             if not (group.state_policy is StatePolicy.RECONFIGURE and group.name in snapshot.occupied.get(key, ())):
                 coming.setdefault(key, []).append(group.name)
     limits = {pool.max_colocate_count for pool in snapshot.pools.values() for slot in pool.slots if slot.key in coming}
@@ -297,7 +299,7 @@ def _against_preparing(
         if len(there) + len(names) > limit:
             return (
                 f"a slot has {len(there)} groups ({', '.join(sorted(there))}) and max_colocate_count={limit}: there is "
-                f"no room to bring up {', '.join(names)} beside them"
+                f"no room to start {', '.join(names)} beside them"
             )
     return ""
 
@@ -305,7 +307,7 @@ def _against_preparing(
 def _how(at: tuple[PoolView, GroupView], target: Target, mode: Mode) -> str:
     pool, group = at
     if group.state_policy is StatePolicy.RECONFIGURE:
-        # Processes on slots that are given back first do not live long enough to stay.
+        # Processes on slots that are released first end with them.
         survives = bool({slot.key for slot in pool.slots} & set(target.kept)) and mode is not Mode.RELEASED
         return "reconfigure" if survives else "state"
     return str(group.state_policy.value)
@@ -327,19 +329,19 @@ def _pool_changes(views: Sequence[PoolView], targets: Sequence[Target], snapshot
 
 
 def _stays(pool: PoolView, targets: Sequence[Target]) -> bool:
-    """Whether a pool that is no target goes on: the one that a group moves away from."""
+    """Return whether a pool that is not a target continues to exist: the one that a group moves away from."""
     return not {slot.key for slot in pool.slots} & {key for target in targets for key in target.kept}
 
 
-def _lost(moves: Sequence[GroupMove]) -> tuple[str, ...]:
+def _lost_state(moves: Sequence[GroupMove]) -> tuple[str, ...]:
     stateless = [move.group for move in moves if move.how == "stateless"]
     ended = [
-        f"what the ended processes of {move.group} hold ({move.world_size_before - move.world_size_after} of them)"
+        f"the state of the ended processes of {move.group} ({move.world_size_before - move.world_size_after} of them)"
         for move in moves
         if move.how == "reconfigure" and move.world_size_after < move.world_size_before
     ]
     if stateless:
-        ended.append(f"whatever the workers of {', '.join(stateless)} hold: they say that they are stateless")
+        ended.append(f"the state of the workers of {', '.join(stateless)}: their classes are declared stateless")
     return tuple(ended)
 
 

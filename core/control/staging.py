@@ -45,7 +45,7 @@ class StagedChange:
         self._reserved: list[Placement] = []
         self._occupied: list[tuple[tuple[SlotKey, ...], str]] = []
 
-    def reserve(self, say: Callable[[str], None]) -> None:
+    def reserve(self, report: Callable[[str], None]) -> None:
         """Reserve the slots that are missing, and say which all pools are to have.
 
         Raises:
@@ -56,14 +56,14 @@ class StagedChange:
             extras: tuple[Placement, ...] = ()
             if target.extras:
                 n_extra = sum(entry.extra for entry in target.extras)
-                say(f"reserving {n_extra} slots for {target.pool}")
+                report(f"reserving {n_extra} slots for {target.pool}")
                 # Only a resize asks for more, and its pool is there.
                 request = self._pools[target.pool].request
                 extras = reserve_extras(self._cluster, request, target, self._left_s())
                 self._reserved += extras
             self.placements[target.pool] = put_together(target, known, extras)
 
-    def start(self, is_cancelled: Callable[[], bool], say: Callable[[str], None]) -> None:
+    def start(self, is_cancelled: Callable[[], bool], report: Callable[[str], None]) -> None:
         """Bring up the new workers of all groups side by side; the first that fails stops the others.
 
         Raises:
@@ -78,7 +78,7 @@ class StagedChange:
                 starting = []
                 for name, home in sorted(self._change.homes.items()):
                     n_workers = len(self.placements[home].slots)
-                    say(f"starting {n_workers} workers of {name} for {home}")
+                    report(f"starting {n_workers} workers of {name} for {home}")
                     self._occupy(name, home)
                     starting.append(
                         starters.submit(self._start_one, name, home, lambda: stop.is_set() or is_cancelled())

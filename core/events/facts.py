@@ -360,7 +360,7 @@ class OperationChanged:
 
     ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired; ``who``
     is the name of the token or "driver". ``progress`` is a line on what it does now, ``plan`` its plan as JSON text,
-    ``stand_still_ns`` how long the driver stood still for it, 0 before it did.
+    ``downtime_ns`` how long it blocked the driver, 0 until it has ended.
     """
 
     at_ns: int
@@ -375,7 +375,7 @@ class OperationChanged:
     error: str = ""
     progress: str = ""
     plan: str = ""
-    stand_still_ns: int = 0
+    downtime_ns: int = 0
 
 
 @event_class()

@@ -62,11 +62,11 @@ def abandon(group: GroupState, workers: WorkerSet) -> None:
             group.runtime.cluster.kill(actor)
 
 
-def save_state(group: GroupState, timeout_s: float, has_way_back: bool = True) -> tuple[Ref, ...]:
+def save_state(group: GroupState, timeout_s: float, can_roll_back: bool = True) -> tuple[Ref, ...]:
     """Have every worker save its state; return the references by rank, empty for a stateless class.
 
-    The driver owns them: they outlive the workers, and their values do not come here. Where ranks are known to be dead
-    the others are asked, and None stands for theirs. ``has_way_back`` says that the old workers stay until the new ones
+    The driver owns them: they outlive the workers, and their values do not come here. If ranks are known to be dead,
+    only the others save theirs, and dead ranks have None. ``can_roll_back``: the old workers stay until the new ones
     have loaded the state.
 
     Raises:
@@ -80,7 +80,7 @@ def save_state(group: GroupState, timeout_s: float, has_way_back: bool = True) -
         return ()
     live = root.workers_for("save_state")
     if live.deaths.dead:
-        check_survivors(root, live, has_way_back)
+        check_survivors(root, live, can_roll_back)
         with hook_errors(root, "save_state", live.names, timeout_s):
             return collect_states(live, savers(user_class), survivors_of(live), timeout_s)
     return tuple(run_hook(root, live.workers.actors, live.names, "save_state", entries.RUN, (_SAVE_STATE,), timeout_s))

@@ -41,7 +41,7 @@ def collect_states(
     return tuple(submitted[rank].result if rank in submitted else nothing for rank in range(live.world_size))
 
 
-def check_survivors(group: GroupState, live: LiveWorkers, has_way_back: bool) -> None:
+def check_survivors(group: GroupState, live: LiveWorkers, can_roll_back: bool) -> None:
     """Refuse a change in which the state of a group with dead ranks could be lost for good.
 
     Raises:
@@ -50,7 +50,7 @@ def check_survivors(group: GroupState, live: LiveWorkers, has_way_back: bool) ->
     if not survivors_of(live):
         raise _lost(group, f"all {live.world_size} ranks of group {group.name} died and none can save its state")
     user_class = group.settings.class_args.user_class
-    if not has_way_back and not all(issubclass(one, ReplicatedState) for one in savers(user_class)):
+    if not can_roll_back and not all(issubclass(one, ReplicatedState) for one in savers(user_class)):
         raise _lost(
             group,
             f"{ranks_in_words(sorted(live.deaths.dead))} of group {group.name} died, and there is no room for new "

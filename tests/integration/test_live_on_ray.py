@@ -81,7 +81,7 @@ def test_h12_resize_while_a_call_runs(
     assert small.get().batch["id"].tolist() == [2.0 * row for row in range(4)]
     # Their process group is another one, of two.
     assert actor.sum_of_ranks() == [1.0, 1.0]
-    assert done.stand_still_s < 30
+    assert done.downtime_s < 30
     assert not any(event.died for event in ray_runtime[1].of(WorkerEnded))
 
 

@@ -50,7 +50,7 @@ def story() -> list[object]:
         OperationChanged(at(3), "op1", "resize", "train", "waiting_for_safe_point", "ada", 0, plan='{"moves": 2}'),
         OperationChanged(at(9), "op1", "resize", "train", "running", "ada", 0),
         PoolChanged(at(10), "train", (1, 1), SLOTS, 1, "op1"),
-        OperationChanged(at(11), "op1", "resize", "train", "succeeded", "ada", 0, stand_still_ns=2 * MS),
+        OperationChanged(at(11), "op1", "resize", "train", "succeeded", "ada", 0, downtime_ns=2 * MS),
         WorkerClock(at(12), "actor", 1, 5 * S, MS),
     ]
     last: list[Event] = [

@@ -130,7 +130,7 @@ def test_a_pool_that_somebody_split_meanwhile_is_gone_and_it_says_into_what() ->
 def test_a_cluster_that_does_not_answer_is_no_error_of_ours() -> None:
     class Silent(MemoryPlane):
         def submit(self, command: Command) -> Operation:
-            raise CallTimeoutError("the cluster did not say within 20 s what is free", timeout_s=20.0)
+            raise CallTimeoutError("timed out after 20 s querying the cluster for free resources", timeout_s=20.0)
 
     response = post(House(plane=Silent()), RESIZE, {"process_on_nodes": [1]}, **{"If-Match": "*"})
     check_problem(response, 503, "cluster-silent")

@@ -123,7 +123,7 @@ def test_a_pause_that_waits_can_be_taken_back(local: Local, pool: RayResourcePoo
     operation = control.submit(Pause("rollout", who="ada"))
     assert control.cancel(operation.id).state is OperationState.CANCELLED
     assert pool.state is PoolState.ACTIVE
-    with pytest.raises(StateError, match="is cancelled, only one that waits"):
+    with pytest.raises(StateError, match="is cancelled, only a waiting one"):
         control.cancel(operation.id)
     Held.gate.set()
 

@@ -9,7 +9,7 @@ import pytest
 
 from core.control import Merge, Move, Part, Resize, Split
 from core.control.estimate import Experience
-from core.control.layout import Entry
+from core.control.layout import NodeTarget
 from core.control.plans import Change, Mode, plan_change
 from core.control.snapshot import GroupView, PoolView, SlotView, Snapshot
 from core.errors import LiveStateError, PlacementError, UsageError
@@ -17,21 +17,21 @@ from core.pool import PoolState
 from core.worker import StatePolicy
 
 
-class Room:
-    """Says that there is room for so many more slots in all, and so many on each node."""
+class Capacity:
+    """Says that there is capacity for so many more slots in all, and so many on each node."""
 
     def __init__(self, n_free: int, **on_node: int) -> None:
         self.n_free = n_free
         self.on_node = on_node
-        self.asked: list[tuple[tuple[Entry, ...], tuple[int, ...]]] = []
+        self.asked: list[tuple[tuple[NodeTarget, ...], tuple[int, ...]]] = []
 
-    def shortage(self, pool: str, extras: Sequence[Entry], without: Sequence[int]) -> PlacementError | None:
+    def shortage(self, pool: str, extras: Sequence[NodeTarget], without: Sequence[int]) -> PlacementError | None:
         self.asked.append((tuple(extras), tuple(without)))
         back = 4 * len(without)
         fits = sum(entry.extra for entry in extras) <= self.n_free + back and all(
             entry.extra <= self.on_node.get(entry.node, self.n_free) + back for entry in extras if entry.node
         )
-        return None if fits else PlacementError("no room", pool=pool)
+        return None if fits else PlacementError("no capacity", pool=pool)
 
 
 def pool(
@@ -78,8 +78,8 @@ def snapshot(*pools: PoolView) -> Snapshot:
     return Snapshot({each.name: each for each in pools}, occupied)
 
 
-def plan(command: Resize | Split | Merge | Move, room: Room, *pools: PoolView) -> Change:
-    return plan_change(command, snapshot(*pools), room, Experience())
+def plan(command: Resize | Split | Merge | Move, capacity: Capacity, *pools: PoolView) -> Change:
+    return plan_change(command, snapshot(*pools), capacity, Experience())
 
 
 def entries(change: Change) -> list[tuple[int, int, str]]:
@@ -88,51 +88,51 @@ def entries(change: Change) -> list[tuple[int, int, str]]:
 
 
 def test_unequal_nodes_grow_and_shrink_each_on_its_own() -> None:
-    change = plan(Resize("p", "x", (3, 3, 1)), Room(8), pool("p", [1, 3], [group("g", 4)]))
+    change = plan(Resize("p", "x", (3, 3, 1)), Capacity(8), pool("p", [1, 3], [group("g", 4)]))
     assert entries(change) == [(1, 2, "a"), (3, 0, ""), (0, 1, "")]
     assert (change.mode, change.before, change.after) == (Mode.PREPARED, "[1, 3]", "[3, 3, 1]")
 
 
 def test_a_node_without_room_for_more_has_all_slots_made_anew() -> None:
-    change = plan(Resize("p", "x", (4,)), Room(8, a=1), pool("p", [2], [group("g", 2)]))
+    change = plan(Resize("p", "x", (4,)), Capacity(8, a=1), pool("p", [2], [group("g", 2)]))
     assert entries(change) == [(0, 4, "")]
     assert change.mode is Mode.PREPARED
 
 
 def test_full_slots_that_can_be_extended_are_the_third_choice() -> None:
-    change = plan(Resize("p", "x", (4,)), Room(3, a=3), pool("p", [2], [group("g", 2)], colocate=1))
+    change = plan(Resize("p", "x", (4,)), Capacity(3, a=3), pool("p", [2], [group("g", 2)], colocate=1))
     assert entries(change) == [(2, 2, "a")]
     assert change.mode is Mode.RESERVED
-    assert "max_colocate_count=1" in change.plan.why_not_prepared
+    assert "max_colocate_count=1" in change.plan.not_prepared_reason
 
 
 def test_without_room_the_old_slots_are_given_back_first() -> None:
-    room = Room(0)
-    change = plan(Resize("p", "x", (2,)), room, pool("p", [4], [group("g", 4)]))
+    capacity = Capacity(0)
+    change = plan(Resize("p", "x", (2,)), capacity, pool("p", [4], [group("g", 4)]))
     assert entries(change) == [(0, 2, "")]
     assert change.mode is Mode.RELEASED
-    assert room.asked[-1][1] == (1,)
-    with pytest.raises(PlacementError, match="no room"):
-        plan(Resize("p", "x", (9,)), Room(0), pool("p", [4], [group("g", 4)]))
+    assert capacity.asked[-1][1] == (1,)
+    with pytest.raises(PlacementError, match="no capacity"):
+        plan(Resize("p", "x", (9,)), Capacity(0), pool("p", [4], [group("g", 4)]))
 
 
 def test_whole_native_groups_are_given_back_where_the_sizes_allow() -> None:
     grown = pool("p", [4], [group("g", 4)])
     slots = tuple(SlotView((1 + index // 2, index % 2), "a", 0) for index in range(4))
-    change = plan(Resize("p", "x", (2,)), Room(0), replace(grown, slots=slots))
+    change = plan(Resize("p", "x", (2,)), Capacity(0), replace(grown, slots=slots))
     assert entries(change) == [(2, 0, "")]
     assert change.mode is Mode.PREPARED
-    assert change.plan.lost == ()
+    assert change.plan.lost_state == ()
 
 
 def test_a_part_of_a_native_group_that_is_shared_stays_as_spare_and_is_taken_again() -> None:
     part = pool("p", [2], [group("g", 2)], shared=frozenset({1}))
-    change = plan(Resize("p", "x", (1,)), Room(0), part)
+    change = plan(Resize("p", "x", (1,)), Capacity(0), part)
     assert entries(change) == [(1, 0, "")]
-    assert "1 slots stay reserved" in change.plan.lost[0]
+    assert "1 slots stay reserved" in change.plan.lost_state[0]
     spare = SlotView((1, 7), "a")
     change = plan(
-        Resize("p", "x", (4,)), Room(1), pool("p", [2], [group("g", 2)], shared=frozenset({1}), spare=[spare])
+        Resize("p", "x", (4,)), Capacity(1), pool("p", [2], [group("g", 2)], shared=frozenset({1}), spare=[spare])
     )
     assert entries(change) == [(3, 1, "a")]
     assert spare.key in change.targets[0].kept
@@ -140,46 +140,50 @@ def test_a_part_of_a_native_group_that_is_shared_stays_as_spare_and_is_taken_aga
 
 def test_slots_on_one_node_meet_in_one_entry_whatever_pool_they_come_from() -> None:
     one, other = pool("p", [2], [group("g", 2)]), pool("q", [1, 2], [group("h", 3)], native=[2, 3])
-    change = plan(Merge(("p", "q"), "all", "x"), Room(0), one, other)
+    change = plan(Merge(("p", "q"), "all", "x"), Capacity(0), one, other)
     assert [target.sizes for target in change.targets] == [(3, 2)]
     assert (change.before, change.after) == ("p [2], q [1, 2]", "all [3, 2]")
     assert [(move.group, move.world_size_after) for move in change.plan.groups] == [("g", 5), ("h", 5)]
 
 
 def test_a_split_over_a_node_border_counts_each_part_by_node() -> None:
-    change = plan(Split("p", "x", (Part("s", 3, ("g",)), Part("t", 3))), Room(0), pool("p", [2, 4], [group("g", 6)]))
+    change = plan(
+        Split("p", "x", (Part("s", 3, ("g",)), Part("t", 3))), Capacity(0), pool("p", [2, 4], [group("g", 6)])
+    )
     assert [target.sizes for target in change.targets] == [(2, 1), (3,)]
 
 
 def test_processes_that_stay_need_no_second_seat() -> None:
     staying = group("g", 4, StatePolicy.RECONFIGURE)
-    change = plan(Split("p", "x", (Part("s", 1, ("g",)), Part("t", 3))), Room(0), pool("p", [4], [staying], colocate=1))
+    change = plan(
+        Split("p", "x", (Part("s", 1, ("g",)), Part("t", 3))), Capacity(0), pool("p", [4], [staying], colocate=1)
+    )
     assert change.mode is Mode.PREPARED
     assert [move.how for move in change.plan.groups] == ["reconfigure"]
 
 
 def test_processes_that_can_only_stay_are_not_moved_to_other_slots() -> None:
     staying = group("g", 4, StatePolicy.RECONFIGURE)
-    change = plan(Resize("p", "x", (2,)), Room(8), pool("p", [4], [staying]))
+    change = plan(Resize("p", "x", (2,)), Capacity(8), pool("p", [4], [staying]))
     assert entries(change) == [(2, 0, "")]
-    assert "2 slots stay reserved" in change.plan.lost[-1]
+    assert "2 slots stay reserved" in change.plan.lost_state[-1]
     with pytest.raises(LiveStateError):
-        plan(Move("g", "q", "x"), Room(0), pool("p", [4], [staying]), pool("q", [1], native=[2]))
+        plan(Move("g", "q", "x"), Capacity(0), pool("p", [4], [staying]), pool("q", [1], native=[2]))
     both = group("g", 4, StatePolicy.RECONFIGURE, can_save_state=True)
-    change = plan(Resize("p", "x", (2,)), Room(8), pool("p", [4], [both]))
+    change = plan(Resize("p", "x", (2,)), Capacity(8), pool("p", [4], [both]))
     assert [move.how for move in change.plan.groups] == ["state"]
 
 
 def test_a_rendezvous_of_ones_own_is_held_by_the_old_workers() -> None:
     own = group("g", 2, rendezvous="10.0.0.1:29500")
-    change = plan(Resize("p", "x", (3,)), Room(8), pool("p", [2], [own]))
+    change = plan(Resize("p", "x", (3,)), Capacity(8), pool("p", [2], [own]))
     assert change.mode is Mode.RESERVED
-    assert "g has its own rendezvous, 10.0.0.1:29500" in change.plan.why_not_prepared
-    assert change.plan.stand_still_s >= 2.0
+    assert "g has its own rendezvous, 10.0.0.1:29500" in change.plan.not_prepared_reason
+    assert change.plan.downtime_s >= 2.0
 
 
 def test_pools_on_two_clusters_have_nothing_to_exchange() -> None:
     one, other = pool("p", [2], [group("g", 2)]), pool("q", [2], native=[2], runtime_id=7)
     for command in (Merge(("p", "q"), "all", "x"), Move("g", "q", "x")):
-        with pytest.raises(UsageError, match="are on two clusters"):
-            plan(command, Room(0), one, other)
+        with pytest.raises(UsageError, match="are on different clusters"):
+            plan(command, Capacity(0), one, other)

@@ -136,7 +136,7 @@ class TestResize:
         assert free(controller) == 2.0
         done = await_state(controller, operation, OperationState.SUCCEEDED)
         assert (done.before, done.after, done.who) == ("4", "2", "ada")
-        assert done.stand_still_s > 0
+        assert done.downtime_s > 0
         assert states(seen, operation) == [
             "pending", "preparing", "waiting_for_safe_point", "running", "succeeded"
         ]  # fmt: skip
@@ -230,7 +230,7 @@ class TestSplitAndMerge:
             group = RayWorkerGroup(pool, RayClassWithInitArgs(Stateless))
             made = controller.split(pool, {"a": (2, [group]), "b": (2, [])})
             plan = controller.plane.plan(Resize("a", "ada", (1,)))
-            assert "1 slots stay reserved without a pool" in plan.lost[-1]
+            assert "1 slots stay reserved without a pool" in plan.lost_state[-1]
             made["a"].resize([1])
             assert group.place() == [(0, 1)]
             assert free(controller) == 0.0
@@ -298,8 +298,8 @@ class TestPlans:
             ("actor", "a", 4, 1, "state"), ("rollout", "b", 4, 3, "stateless")
         ]  # fmt: skip
         assert plan.prepared
-        assert plan.drains[0].startswith("call 1 rollout.wait_later, ")
-        assert "rollout" in plan.lost[0]
+        assert plan.in_flight[0].startswith("call 1 rollout.wait_later, ")
+        assert "rollout" in plan.lost_state[0]
         assert actor.world_size == 4
         assert local[0].plane.operations() == ()
         assert pool.generation == 1
@@ -310,8 +310,8 @@ class TestPlans:
         assert group.resource_pool is pool
         plan = local[0].plane.plan(Split("pool", "x", (Part("a", 1, ("actor",)), Part("b", 1))))
         assert not plan.prepared
-        assert "max_colocate_count=1" in plan.why_not_prepared
-        assert "starts of the workers took (actor" in plan.estimate_from
+        assert "max_colocate_count=1" in plan.not_prepared_reason
+        assert "starts of the workers took actor" in plan.estimate_from
 
     def test_without_room_on_the_cluster_it_says_so(self, tight: Local) -> None:
         pool = RayResourcePool([4], max_colocate_count=1, name_prefix="pool")
@@ -319,7 +319,7 @@ class TestPlans:
         assert group.resource_pool is pool
         plan = tight[0].plane.plan(Resize("pool", "x", (2,)))
         assert not plan.prepared
-        assert "no room for old and new slots at once" in plan.why_not_prepared
+        assert "no room for old and new slots at once" in plan.not_prepared_reason
 
     def test_estimates_come_from_what_changes_took(self, local: Local) -> None:
         pool = RayResourcePool([2], name_prefix="pool")
@@ -336,7 +336,7 @@ class TestOperations:
         pool, other = RayResourcePool([2], name_prefix="pool"), RayResourcePool([1], name_prefix="other")
         groups = [RayWorkerGroup(one, RayClassWithInitArgs(Stateless)) for one in (pool, other)]
         first = controller.plane.submit(Resize("pool", "ada", (1,)))
-        with pytest.raises(StateError, match=rf"{first.id} \(resize of pool by ada\) is under way"):
+        with pytest.raises(StateError, match=rf"{first.id} \(resize of pool by ada\) is in progress"):
             controller.plane.submit(Resize("other", "bob", (2,)))
         with pytest.raises(GenerationConflictError, match=rf"generation 1 is being changed .*{first.id} .* by ada"):
             controller.plane.submit(Resize("pool", "bob", (3,), expected_generation=1))
@@ -471,7 +471,7 @@ class TestOperations:
         events = seen.of(OperationChanged)
         assert json.loads(events[0].plan)["pools"][0]["after"] == [1]
         assert {event.plan for event in events[1:]} == {""}
-        assert events[-1].stand_still_ns > 0
+        assert events[-1].downtime_ns > 0
         assert (events[-1].before, events[-1].after, events[-1].who) == ("2", "1", "driver")
         assert any("starting 1 workers" in event.progress for event in events)
 

@@ -340,7 +340,7 @@ class TestReconfigure:
             assert group.worker_names[0] == names[1]
             plan = controller.plane.plan(Resize("b", "ada", (1,)))
             assert [move.how for move in plan.groups] == ["reconfigure"]
-            assert "what the ended processes of actor hold (1 of them)" in plan.lost[0]
+            assert "the state of the ended processes of actor (1 of them)" in plan.lost_state[0]
             made["b"].resize([1])
             assert group.moves() == [3]
 

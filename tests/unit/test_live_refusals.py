@@ -156,9 +156,9 @@ class TestRefusals:
             (Split("pool", "x", (a, Part("b", 3))), UsageError, r"\[2, 3\] add up to 5, pool pool has 4"),
             (Split("pool", "x", (Part("a", 4, ("actor", "ref")),)), UsageError, "two parts or more, got 1"),
             (Split("pool", "x", (a, Part("a", 2))), UsageError, "two pools cannot both be named 'a'"),
-            (Split("pool", "x", (a, Part("other", 2))), UsageError, "a pool named 'other' lives already"),
+            (Split("pool", "x", (a, Part("other", 2))), UsageError, "a pool named 'other' exists already"),
             (Split("pool", "x", (a, Part("", 2))), UsageError, "'' is not a name for a pool"),
-            (Split("pool", "x", (Part("a", 2, ("actor",)), b)), UsageError, "leaves ref without a home"),
+            (Split("pool", "x", (Part("a", 2, ("actor",)), b)), UsageError, "does not assign ref to any part"),
             (Split("pool", "x", (a, Part("b", 2, ("nobody",)))), UnknownNameError, "no group 'nobody'; groups are"),
             (
                 Split("pool", "x", (a, Part("b", 2, ("on_odd",)))),
@@ -172,7 +172,7 @@ class TestRefusals:
             (Merge(("pool", "nope"), "m", "x"), UnknownNameError, "no pool 'nope'"),
             (Merge(("pool", "odd"), "m", "x"), UsageError, "max_colocate_count is 2 and 3"),
             (Merge(("pool", "other"), "m", "x"), UsageError, r"puts 3 groups .* max_colocate_count is 2"),
-            (Merge(("pool", "other"), "odd", "x"), UsageError, "a pool named 'odd' lives already"),
+            (Merge(("pool", "other"), "odd", "x"), UsageError, "a pool named 'odd' exists already"),
             (Move("nobody", "pool", "x"), UnknownNameError, "no group 'nobody'"),
             (Move("actor", "nope", "x"), UnknownNameError, "no pool 'nope'"),
             (Move("actor", "pool", "x"), UsageError, "actor is on pool pool already"),
@@ -240,7 +240,7 @@ class TestRefusals:
         found = RayWorkerGroup.from_detached(
             worker_names=group.worker_names, ray_cls_with_init=RayClassWithInitArgs(Stateless)
         )
-        with pytest.raises(UsageError, match="stands for workers that were found"):
+        with pytest.raises(UsageError, match="has detached workers of another driver"):
             found.resource_pool.resize([2])
         group.close()
         pool.close()

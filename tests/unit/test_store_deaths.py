@@ -152,7 +152,7 @@ def test_an_operation_keeps_its_plan_and_how_long_it_waited_and_stood_still() ->
     reducer = EventReducer(START_NS)
     reducer.take([moved(1, "pending", plan='{"moves": []}'), moved(2, "preparing", progress="starting 2 workers")])
     reducer.take([moved(5, "waiting_for_safe_point"), moved(7, "waiting_for_safe_point", progress="call 3 runs")])
-    batch = reducer.take([moved(30, "running"), moved(31, "running"), moved(40, "succeeded", stand_still_ns=9 * MS)])
+    batch = reducer.take([moved(30, "running"), moved(31, "running"), moved(40, "succeeded", downtime_ns=9 * MS)])
     (row,) = rows(batch, "operation")
     assert [line["text"] for line in rows(batch, "event")] == [
         "resize train by ada is running",
