@@ -20,8 +20,6 @@ import app
 from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 from core.dispatch import Dispatch
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
 
 class Trainer(Worker):
     """Multiplies matrices for some 20 ms, with one thread."""
@@ -40,11 +38,24 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def schedstat_s(thread: int | None) -> tuple[float, float]:
+    """Return for how long a thread ran so far, and for how long it was ready to run while other programs did."""
+    ran_ns, waited_ns, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="utf-8").split()
+    return int(ran_ns) / 1e9, int(waited_ns) / 1e9
+
+
 def server_cpu_s() -> float:
     """Return the CPU time of the server's thread so far."""
     (thread,) = [one for one in threading.enumerate() if one.name == "podium-server"]
-    fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return schedstat_s(thread.native_id)[0]
+
+
+def own_time_s(threads: list[int | None]) -> float:
+    """Return the time less that in which threads that take turns waited for a core that another program had.
+
+    Waiting for a lock of this process, such as the interpreter's, counts.
+    """
+    return time.perf_counter() - sum(schedstat_s(one)[1] for one in threads)
 
 
 def listen(asked: queue.SimpleQueue[str]) -> None:
@@ -62,13 +73,14 @@ def main(folder: str) -> None:
     with Controller.local(), app.serve(folder, control=True) as server, RayResourcePool([1]) as pool:
         group = RayWorkerGroup(pool, RayClassWithInitArgs(Trainer))
         group.step()
+        threads = [one.native_id for one in threading.enumerate() if one.name.startswith(("Main", "podium-Trainer"))]
         opened = {"address": server.address, "read": server.token, "control": server.control_token}
         print(json.dumps({**opened, "file": str(server.db_path)}), flush=True)
         name, steps_s, most, began = "", [], 0, (0.0, 0.0)
         while True:
-            began_s = time.perf_counter()
+            began_s = own_time_s(threads)
             group.step()
-            steps_s.append(time.perf_counter() - began_s)
+            steps_s.append(own_time_s(threads) - began_s)
             most = max(most, rss_bytes())
             if asked.empty():
                 continue
