@@ -3,35 +3,35 @@
 The tree::
 
     PodiumError
-    ├── UsageError (ValueError, AssertionError)      what was asked can never work
-    │   ├── RegistrationError                         a wrong @register, mode or collision of names
-    │   ├── BatchError                                a DataProto that contradicts itself or the request
+    ├── UsageError (ValueError, AssertionError)      a request that can never succeed
+    │   ├── RegistrationError                         an invalid @register, mode or name
+    │   ├── BatchError                                an inconsistent DataProto, or one unfit for the request
     │   │   ├── UnevenSplitError                      rows do not divide into equal shares
     │   │   ├── MergeConflictError                    two batches disagree about one key
-    │   │   └── RowIdentityError                      it cannot be told which rows are padding
+    │   │   └── RowIdentityError                      padding rows cannot be identified
     │   ├── ShareError                                an argument cannot be split over the ranks
-    │   └── PoolSpecError                             a resource pool that makes no sense
+    │   └── PoolSpecError                             an invalid description of a resource pool
     ├── MissingKeyError (UsageError, KeyError)        a key that the batch does not have
-    ├── ClusterUnreachableError                       the cluster that was named cannot be joined
+    ├── ClusterUnreachableError                       the cluster cannot be reached
     ├── PlacementError                                a pool does not fit on the cluster
-    ├── StateError                                    a move that the present state forbids
+    ├── StateError                                    an action that the current state forbids
     │   ├── PoolClosedError                           a call on a pool or group that was closed
-    │   ├── GenerationConflictError                   somebody else changed it first
+    │   ├── GenerationConflictError                   it was changed in the meantime
     │   └── LiveStateError                            a live change would lose a group's state
-    ├── UnknownNameError (LookupError)                no pool, group or operation of that name
+    ├── UnknownNameError (LookupError)                there is no pool, group or operation of that name
     ├── WorkerError                                   something went wrong on a rank
-    │   ├── WorkerStartError                          a worker did not come up
+    │   ├── WorkerStartError                          a worker did not start
     │   ├── WorkerMethodError                         a worker's method raised
-    │   └── WorkerDiedError                           a worker's process is gone
-    ├── CallTimeoutError (TimeoutError)               ranks did not answer in time
-    ├── ObjectStoreFullError                          a call's bytes do not fit the cluster's shared memory
+    │   └── WorkerDiedError                           a worker's process has ended
+    ├── CallTimeoutError (TimeoutError)               ranks did not respond in time
+    ├── ObjectStoreFullError                          arguments do not fit in the object store
     └── VersionSkewError                              driver and worker run different code
 
-``UsageError`` derives from ``AssertionError`` too: code written for verl catches that where a library raises
-``ValueError``, and these stay real errors under ``python -O``.
+``UsageError`` also derives from ``AssertionError``: verl uses assertions for such checks, and code written for it may
+catch them. These errors are raised under ``python -O``, too.
 
-Fields are data, ``__str__`` is prose, and every error is rebuilt from its fields when it is unpickled, so that it
-keeps its type across a Ray process border.
+The fields of an error are its data, ``str(error)`` is its message. An error is pickled by its fields, so that it keeps
+its type between Ray processes.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from typing import Any, NoReturn
 
 @dataclass(eq=False)
 class PodiumError(Exception):
-    """The root of everything that Podium raises on purpose."""
+    """Base class of all errors that Podium raises."""
 
     message: str
 
     def __post_init__(self) -> None:
-        """Give ``Exception`` the prose, for code that reads ``args``."""
+        """Set ``args`` to the message, for code that reads it."""
         self.args = (str(self),)
 
     def __str__(self) -> str:
-        """Say what happened, to what, with which numbers, and the way out."""
+        """Return what is wrong, with which thing and numbers, and what to do."""
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from the fields; a plain ``Exception`` would keep only ``args``."""
+        """Pickle the fields; a plain ``Exception`` would keep only ``args``."""
         return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
 
     # A dataclass would otherwise drop both; errors compare and hash by identity, as exceptions do.
@@ -71,22 +71,22 @@ def _rebuild(kind: type[PodiumError], values: dict[str, Any]) -> PodiumError:
 
 @dataclass(eq=False)
 class UsageError(PodiumError, ValueError, AssertionError):
-    """What was asked can never work, whatever the state of the cluster."""
+    """The request can never succeed, whatever the state of the cluster."""
 
 
 @dataclass(eq=False)
 class RegistrationError(UsageError):
-    """A ``@register``, a dispatch mode or a method's name is refused."""
+    """A ``@register``, a dispatch mode or a method's name is invalid."""
 
 
 @dataclass(eq=False)
 class BatchError(UsageError):
-    """A batch contradicts itself, or the request contradicts the batch."""
+    """A batch is inconsistent, or the request is invalid for it."""
 
 
 @dataclass(eq=False)
 class UnevenSplitError(BatchError):
-    """Rows do not divide into equal shares and no setting says what to do then."""
+    """Rows do not divide into equal shares, and neither padding nor uneven splits are enabled."""
 
     n_rows: int = 0
     n_parts: int = 0
@@ -101,7 +101,7 @@ class MergeConflictError(BatchError):
 
 @dataclass(eq=False)
 class RowIdentityError(BatchError):
-    """A padded shard came back with rows that cannot be told apart from padding."""
+    """A method returned rows for a padded shard, and the padding rows among them cannot be identified."""
 
     n_rows_in: int = 0
     n_padding: int = 0
@@ -117,12 +117,12 @@ class ShareError(UsageError):
 
 @dataclass(eq=False)
 class PoolSpecError(UsageError):
-    """A resource pool is described in a way that no cluster could serve."""
+    """The description of a resource pool is invalid on any cluster."""
 
 
 @dataclass(eq=False)
 class MissingKeyError(UsageError, KeyError):
-    """A key that the batch does not have; nothing was changed."""
+    """The batch does not have this key; nothing was changed."""
 
     key: str = ""
     available: tuple[str, ...] = ()
@@ -132,16 +132,16 @@ class MissingKeyError(UsageError, KeyError):
 
 @dataclass(eq=False)
 class ClusterUnreachableError(PodiumError):
-    """The cluster that was named cannot be joined; ``address`` is how it was named."""
+    """The cluster at ``address`` cannot be reached."""
 
     address: str = ""
 
 
 @dataclass(eq=False)
 class PlacementError(PodiumError):
-    """A pool does not fit on the cluster, or did not get its slots by the deadline.
+    """A pool does not fit on the cluster, or did not get its slots before the deadline.
 
-    ``hopeless`` says that it would not fit either if all that the cluster has were free.
+    ``hopeless``: it would not fit even if all resources of the cluster were free.
     """
 
     pool: str = ""
@@ -154,7 +154,7 @@ class PlacementError(PodiumError):
 
 @dataclass(eq=False)
 class StateError(PodiumError):
-    """A move that the present state forbids."""
+    """An action that the current state forbids."""
 
     state: str = ""
 
@@ -166,7 +166,7 @@ class PoolClosedError(StateError):
 
 @dataclass(eq=False)
 class GenerationConflictError(StateError):
-    """The thing was changed by somebody else since the caller looked."""
+    """The pool was changed in the meantime: its generation is ``actual``, not ``expected``."""
 
     expected: int = 0
     actual: int = 0
@@ -174,7 +174,7 @@ class GenerationConflictError(StateError):
 
 @dataclass(eq=False)
 class LiveStateError(StateError):
-    """A live change would lose what a group's workers hold: their class says not how to carry it over."""
+    """A live change would lose the state of a group's workers: their class does not declare how to keep it."""
 
     group: str = ""
     worker_class: str = ""
@@ -182,7 +182,7 @@ class LiveStateError(StateError):
 
 @dataclass(eq=False)
 class UnknownNameError(PodiumError, LookupError):
-    """No pool, group, worker or operation of that name."""
+    """There is no pool, group, worker or operation of that name."""
 
     name: str = ""
     known: tuple[str, ...] = ()
@@ -190,9 +190,9 @@ class UnknownNameError(PodiumError, LookupError):
 
 @dataclass(eq=False)
 class WorkerError(PodiumError):
-    """Something went wrong on one rank of a group.
+    """Something failed on one rank of a group.
 
-    ``node`` is the node's address, ``traceback_text`` the worker's own traceback, empty when there is none.
+    ``node`` is the node's address, ``traceback_text`` the worker's traceback, empty if there is none.
     """
 
     group: str = ""
@@ -204,14 +204,14 @@ class WorkerError(PodiumError):
 
 @dataclass(eq=False)
 class WorkerStartError(WorkerError):
-    """A worker did not come up: its constructor raised, or its process ended before it answered."""
+    """A worker did not start: its constructor raised, or its process ended before it responded."""
 
 
 @dataclass(eq=False)
 class WorkerMethodError(WorkerError):
     """A worker's method raised; ``cause`` (also ``__cause__``) is the user's exception when it can be pickled.
 
-    ``started_ns`` and ``finished_ns`` say when, on the worker's monotonic clock.
+    ``started_ns`` and ``finished_ns`` are on the worker's monotonic clock.
     """
 
     cause_type: str = ""
@@ -220,13 +220,13 @@ class WorkerMethodError(WorkerError):
     finished_ns: int = 0
 
     def __post_init__(self) -> None:
-        """Chain the user's exception, so that ``raise`` shows it and ``except`` blocks can look at it."""
+        """Chain the user's exception, so that tracebacks show it and ``except`` blocks can inspect it."""
         super().__post_init__()
         self.__cause__ = self.cause
 
 
 class DeathKind(Enum):
-    """What ended a worker's process, as far as it is known; UNREACHABLE: the process may be alive."""
+    """What ended a worker's process, as far as known; UNREACHABLE: the process may still be alive."""
 
     UNKNOWN = "unknown"
     UNREACHABLE = "unreachable"
@@ -241,9 +241,10 @@ class DeathKind(Enum):
 
 @dataclass(eq=False)
 class WorkerDiedError(WorkerError):
-    """A worker's process is gone; how, by which signal (0 unknown), and ``oom`` as far as it could be found out.
+    """A worker's process has ended.
 
-    ``how`` is the cause in words, for people; ``kind`` is the cause for code.
+    ``how`` is the cause as text, ``kind`` the cause for code, ``signal`` the signal's number (0: unknown). ``oom`` says
+    whether it ran out of memory, None if unknown.
     """
 
     worker: str = ""
@@ -256,7 +257,7 @@ class WorkerDiedError(WorkerError):
 
 @dataclass(eq=False)
 class CallTimeoutError(PodiumError, TimeoutError):
-    """Ranks did not answer before the deadline."""
+    """Ranks did not respond before the deadline."""
 
     group: str = ""
     method: str = ""
@@ -266,7 +267,7 @@ class CallTimeoutError(PodiumError, TimeoutError):
 
 @dataclass(eq=False)
 class ObjectStoreFullError(PodiumError):
-    """What a call sends does not fit the shared memory of the cluster's object store; nothing was sent."""
+    """A call's arguments do not fit in the shared memory of the cluster's object store; nothing was sent."""
 
     group: str = ""
     method: str = ""
@@ -284,11 +285,11 @@ class VersionSkewError(PodiumError):
 
 
 def raise_detached(error: BaseException) -> NoReturn:
-    """Raise ``error``, from its cause, in such a way that no frame of its traceback names it.
+    """Raise ``error``, from its cause, without a reference to it in any frame of its traceback.
 
-    An error that a frame of its own traceback names is a cycle: arguments, results and references would stay until the
-    collector comes, and a driver that tries again has them all once more. So callers pass the error as an expression,
-    never by a local variable of theirs (the name in ``except ... as error`` ends with its block).
+    Such a reference is a cycle: arguments, results and object references would stay alive until the garbage collector
+    runs, and a driver that retries would hold them twice. So callers pass the error as an expression, never in a local
+    variable (the name in ``except ... as error`` is deleted at the end of its block).
     """
     try:
         if error is sys.exc_info()[1]:

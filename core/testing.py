@@ -1,4 +1,4 @@
-"""For tests of drivers: a cluster inside the process, an observer that remembers, a clock that is set by hand."""
+"""For tests of drivers: a local controller, an observer that records events, and a fake clock."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ E = TypeVar("E", bound=Event)
 
 
 class RecordingObserver:
-    """Remembers every event."""
+    """Records every event."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
+        """Start without events."""
         self._changed = threading.Condition()
         self._events: list[Event] = []
 
     def observe(self, event: Event) -> None:
-        """Remember ``event``."""
+        """Record ``event``."""
         with self._changed:
             self._events.append(event)
             self._changed.notify_all()
@@ -41,10 +41,18 @@ class RecordingObserver:
     def await_count(self, kind: type[E], n_events: int, timeout_s: float = 10.0) -> list[E]:
         """Wait until ``n_events`` of one kind have happened and return them.
 
-        Ranks tell of themselves on threads of their own, often a little after the call has returned.
+        Events of ranks are emitted on other threads, often shortly after the call has returned.
+
+        Args:
+            kind: The class of the events.
+            n_events: How many to wait for.
+            timeout_s: The timeout in seconds.
+
+        Returns:
+            All events of this kind so far, at least ``n_events``.
 
         Raises:
-            TimeoutError: Fewer happened in time.
+            TimeoutError: There were fewer before the timeout.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.of(kind)) >= n_events, timeout_s):
@@ -52,12 +60,12 @@ class RecordingObserver:
             return self.of(kind)
 
     def last_call(self, timeout_s: float = 10.0) -> CallFinished:
-        """Return the end of the latest call, waiting for one if none has ended yet."""
+        """Return the ``CallFinished`` of the last call, waiting for one if there is none yet."""
         return self.await_count(CallFinished, 1, timeout_s)[-1]
 
 
 class FakeClock:
-    """A driver clock that stands until it is moved."""
+    """A driver clock that changes only by ``advance``."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         """Start at ``now_ns``, or now."""
@@ -69,7 +77,7 @@ class FakeClock:
         return self._now_ns
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
+        """Move the clock forward."""
         self._now_ns += int(seconds * 1e9)
 
 
@@ -77,7 +85,13 @@ class FakeClock:
 def local_controller(
     resources: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Controller, RecordingObserver]]:
-    """Run a driver's code on workers that are threads of this process, and watch it.
+    """Run a driver's code with workers that are threads of this process, and record its events.
+
+    Args:
+        resources: The resources of the local cluster by name, such as ``{"CPU": 8}``; unlimited if None.
+
+    Yields:
+        The controller and the observer.
 
     ``with local_controller() as (controller, seen): ...``
     """

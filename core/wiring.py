@@ -1,7 +1,7 @@
-"""How a runtime gets what stands above it, which it does not know.
+"""How a runtime gets the parts of higher layers, which it does not import.
 
-``core/__init__`` names the composition root (``core.composition``) here, as the first thing that is run of this
-package; a runtime calls it on first use.
+``core/__init__`` sets the composition root (``core.composition``) here when the package is imported; a runtime calls it
+on first use.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _composers: list[Callable[[], Composer]] = []
 
 
 def set_composer(find: Callable[[], Composer]) -> None:
-    """Set who makes a runtime's parts; ``find`` imports it."""
+    """Set what makes a runtime's parts; ``find`` imports it."""
     _composers[:] = [find]
 
 
 def composer() -> Composer:
-    """Return who makes a runtime's parts."""
+    """Return what makes a runtime's parts."""
     return _composers[0]()

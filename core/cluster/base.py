@@ -205,7 +205,7 @@ class Cluster(Protocol):
         ...
 
     def is_ref(self, value: object) -> bool:
-        """Tell whether ``value`` is a reference of this cluster."""
+        """Return whether ``value`` is a reference of this cluster."""
         ...
 
     def find(self, name: str) -> ActorHandle:
@@ -244,11 +244,11 @@ class Cluster(Protocol):
         ...
 
     def was_ended(self, actor: ActorHandle) -> bool:
-        """Tell whether this object ended a worker process on purpose, by ``kill`` or ``retire``."""
+        """Return whether this object ended a worker process on purpose, by ``kill`` or ``retire``."""
         ...
 
     def is_up(self) -> bool:
-        """Tell whether the cluster can still be used; False once it was shut down, and its workers with it."""
+        """Return whether the cluster can still be used; False once it was shut down, and its workers with it."""
         ...
 
     def on_death(self, actor: ActorHandle, callback: Callable[[WorkerDiedError], None]) -> bool:
@@ -289,7 +289,7 @@ def environ() -> Mapping[str, str]:
 
 
 def shares_a_process() -> bool:
-    """Tell whether the worker this code runs in shares its process with the driver."""
+    """Return whether the worker this code runs in shares its process with the driver."""
     return _local_environ.get() is not None
 
 

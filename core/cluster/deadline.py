@@ -45,7 +45,7 @@ def within_reach(timeout_s: float) -> float:
     return 0 if timeout_s > _LONGEST_S else timeout_s
 
 
-def said_in_block() -> float | None:
+def block_timeout_s() -> float | None:
     """Return the deadline of the block around this line, 0 when it lifts others, None outside of any."""
     return _block.get()
 

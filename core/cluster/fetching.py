@@ -75,6 +75,6 @@ def node_address() -> str:
 
 
 def is_ref(value: object) -> bool:
-    """Tell whether ``value`` is a reference of either cluster; a local cluster must not load Ray to find out."""
+    """Return whether ``value`` is a reference of either cluster; a local cluster must not load Ray to find out."""
     kind = type(value)
     return kind is LocalRef or (kind.__name__ == "ObjectRef" and kind.__module__.split(".")[0] == "ray")

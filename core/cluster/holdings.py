@@ -92,13 +92,13 @@ def give_back(holdings: Holdings, cluster: Cluster, holding: Holding) -> None:
 
 
 def occupy(tenants: dict[SlotKey, set[str]], keys: Sequence[SlotKey], group: str) -> None:
-    """Take note that a group has a process on each slot."""
+    """Record that a group has a process on each slot."""
     for key in keys:
         tenants.setdefault(key, set()).add(group)
 
 
 def vacate(tenants: dict[SlotKey, set[str]], keys: Sequence[SlotKey], group: str) -> None:
-    """Take note that a group has no process on the slots any more; no error when it had none."""
+    """Record that a group has no process on the slots any more; no error when it had none."""
     for key in keys:
         on_slot = tenants.get(key)
         if on_slot is not None:

@@ -199,7 +199,7 @@ class LocalCluster:
         ref.future.add_done_callback(lambda future: callback(outcome_of(future)))
 
     def is_ref(self, value: object) -> bool:
-        """Tell whether ``value`` is a ``LocalRef``."""
+        """Return whether ``value`` is a ``LocalRef``."""
         return isinstance(value, LocalRef)
 
     def find(self, name: str) -> LocalActor:
@@ -238,7 +238,7 @@ class LocalCluster:
                 self.kill(actor)
 
     def was_ended(self, actor: LocalActor) -> bool:
-        """Tell whether ``kill`` was called for the worker."""
+        """Return whether ``kill`` was called for the worker."""
         return actor.let_go
 
     def is_up(self) -> bool:

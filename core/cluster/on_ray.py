@@ -276,7 +276,7 @@ class RayCluster:
         ref.future().add_done_callback(tell)
 
     def is_ref(self, value: object) -> bool:
-        """Tell whether ``value`` is an ``ObjectRef``."""
+        """Return whether ``value`` is an ``ObjectRef``."""
         return isinstance(value, ray.ObjectRef)
 
     def find(self, name: str) -> Any:
@@ -322,11 +322,11 @@ class RayCluster:
                 self.kill(actor)
 
     def was_ended(self, actor: Any) -> bool:
-        """Tell whether ``kill`` was called for the actor."""
+        """Return whether ``kill`` was called for the actor."""
         return actor._actor_id in self._ended
 
     def is_up(self) -> bool:
-        """Tell whether this process is connected to Ray."""
+        """Return whether this process is connected to Ray."""
         return bool(ray.is_initialized()) and not forked_from()
 
     def on_death(self, actor: Any, callback: Callable[[WorkerDiedError], None]) -> bool:

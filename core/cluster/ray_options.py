@@ -39,5 +39,5 @@ def two_return_entries(actor_class: type) -> Iterator[Callable[..., Any]]:
 
 
 def offers_directly(actor_class: type) -> bool:
-    """Tell whether workers of this class keep results for others: each is then made with a thread for that."""
+    """Return whether workers of this class keep results for others: each is then made with a thread for that."""
     return bool(getattr(actor_class, "_podium_offers_directly", False))

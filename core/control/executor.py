@@ -239,7 +239,7 @@ class ChangeExecutor:
                 pool.next_generation(self._id)
         homes = made | self._pools
         for name, home in sorted(self.change.homes.items()):
-            # A group that another thread closed meanwhile is no reason to fail the others.
+            # A group that another thread closed in the meantime must not make the others fail.
             with suppress(PoolClosedError):
                 switch(self._groups[name], self._staged.prepared[name], self._reason(), homes[home])
                 homes[home].place(self._groups[name])

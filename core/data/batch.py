@@ -28,12 +28,12 @@ def _is_type_with(value: object, *methods: str) -> bool:
 
 
 def is_chunkable(value: object) -> bool:
-    """Tell whether a value can be cut into shares: DataProto, TensorDict with rows, or one with chunk and concat."""
+    """Return whether a value can be cut into shares: DataProto, TensorDict with rows, or one with chunk and concat."""
     return _has_rows(value) or _is_type_with(value, "chunk", "concat")
 
 
 def is_concatable(value: object) -> bool:
-    """Tell whether values like this one can be joined: a DataProto, a TensorDict with rows, or a type with concat."""
+    """Return whether values like this one can be joined: a DataProto, a TensorDict with rows, or a type with concat."""
     return _has_rows(value) or _is_type_with(value, "concat")
 
 

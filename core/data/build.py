@@ -18,7 +18,7 @@ def batch_of(tensors: Mapping[str, Any], num_batch_dims: int = 1) -> TensorDict:
     """Put tensors (and nested TensorDicts or dicts) of one number of rows into a TensorDict.
 
     Raises:
-        BatchError: A value is no tensor, or the first dimensions differ; it names the keys.
+        BatchError: A value is not a tensor, or the first dimensions differ; it names the keys.
     """
     sizes: dict[str, tuple[int, ...]] = {}
     for key, value in tensors.items():

@@ -61,7 +61,7 @@ def cat_columns(parts: Sequence[Columns]) -> Columns:
     """Join parts along their rows; row ids stay only if every part has them.
 
     Raises:
-        BatchError: Some parts have tensors and others none, or shapes do not fit.
+        BatchError: Some parts have tensors and others none, or shapes differ.
         MergeConflictError: A key is missing in a part.
     """
     batches = [part.batch for part in parts if part.batch is not None]

@@ -21,7 +21,7 @@ _Pairs = set[tuple[int, int]]
 
 
 def values_equal(one: object, other: object) -> bool:
-    """Tell whether two values are the same, whatever they are; containers are compared item by item."""
+    """Return whether two values are the same, whatever they are; containers are compared item by item."""
     return _equal(one, other, set())
 
 
@@ -93,7 +93,7 @@ def _sequences_equal(one: Any, other: Any, seen: _Pairs) -> bool:
 
 
 def tensors_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors have the same dtype, shape, layout and values, NaN equal to NaN; devices may differ."""
+    """Return whether two tensors have the same dtype, shape, layout and values (NaN equals NaN) on any device."""
     if one is other:
         return True
     if one.dtype != other.dtype or one.is_nested != other.is_nested or one.layout != other.layout:

@@ -34,7 +34,7 @@ def all_gather_data_proto(data: DataProto, process_group: Group | DeviceMesh) ->
     device; the tensors' own if the group's backend knows it). Every rank of the group must call this.
 
     Raises:
-        BatchError: The ranks' columns do not fit.
+        BatchError: The ranks' columns differ.
         MergeConflictError: The ranks' meta disagrees about a setting.
     """
     group = process_group.get_group() if isinstance(process_group, DeviceMesh) else process_group

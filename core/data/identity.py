@@ -35,7 +35,7 @@ class _Pair:
 def real_rows(
     given: Sequence[object], returned: object, n_real: int, n_padding: int, what: str
 ) -> tuple[int, ...] | None:
-    """Tell which rows of ``returned`` stem from real rows of the padded share ``given``; None when it has no rows.
+    """Return which rows of ``returned`` stem from real rows of the padded share ``given``; None when it has no rows.
 
     In order of trust: the row ids that a batch carries through indexing, repeating, reordering and joining; the count,
     for a share of one real row and copies of it; columns that came back unchanged, as rows repeated in place or as a
@@ -92,7 +92,7 @@ def _by_columns(pairs: Sequence[_Pair], returned: object, n_real: int, size: int
 
 
 def _stem_from(pairs: Sequence[_Pair], origin: _Array, n_real: int) -> bool:
-    """Tell whether row ``i`` of the result is row ``origin[i]`` of the share, by all columns or one that names rows."""
+    """Return whether row ``i`` of the result is row ``origin[i]`` of the share, by all columns or a unique one."""
     matching = [
         pair for pair in pairs if all(pair.before[row] == key for row, key in zip(origin, pair.after, strict=True))
     ]

@@ -20,12 +20,12 @@ _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, MemoryMappedTensor
 
 
 def is_plain_array(array: object) -> bool:
-    """Tell whether an array is all that its dtype, shape and bytes say."""
+    """Return whether an array is all that its dtype, shape and bytes say."""
     return type(array) in _PLAIN_ARRAYS
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor's type adds nothing to dtype, shape, layout and values."""
+    """Return whether a tensor's type adds nothing to dtype, shape, layout and values."""
     return type(tensor) in _PLAIN_TENSORS
 
 

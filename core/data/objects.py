@@ -20,7 +20,7 @@ class ListRows(np.ndarray[Any, np.dtype[Any]]):
 
 
 def is_list_rows(array: object) -> TypeGuard[ListRows]:
-    """Tell whether the rows of an array are lists; what was made of a ``ListRows`` by arithmetic is a plain array."""
+    """Return whether the rows of an array are lists; what was made of a ``ListRows`` by arithmetic is a plain array."""
     return type(array) is ListRows and array.dtype == object and array.ndim > 1
 
 

@@ -17,7 +17,7 @@ class _PaddingSwitch(type):
 
     @property
     def auto_padding(cls) -> bool:
-        """Tell whether batches that do not divide are padded: what was set, else VERL_AUTO_PADDING ("1")."""
+        """Return whether batches that do not divide are padded: what was set, else VERL_AUTO_PADDING ("1")."""
         if cls._auto_padding is not None:
             return cls._auto_padding
         return os.environ.get("VERL_AUTO_PADDING", "").strip().lower() in ("1", "true", "yes", "on")

@@ -29,7 +29,7 @@ RaggedMemo: TypeAlias = dict[tuple[object, ...], RaggedRows | torch.Tensor]
 
 
 def is_jagged(tensor: torch.Tensor) -> bool:
-    """Tell whether ``tensor`` is nested with the jagged layout."""
+    """Return whether ``tensor`` is nested with the jagged layout."""
     return tensor.is_nested and tensor.layout is torch.jagged
 
 

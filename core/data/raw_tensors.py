@@ -66,7 +66,7 @@ def serialize_tensordict(batch: TensorDictBase) -> tuple[tuple[int, ...], str | 
     A dense item is what ``serialize_single_tensor`` gives, a nested one ``(layout, [one such triple per part])``.
 
     Raises:
-        BatchError: An item is no tensor.
+        BatchError: An item is not a tensor.
     """
     items: dict[str, Any] = {}
     for key, tensor in batch.items():

@@ -130,7 +130,7 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     Meta that is equal on all rows is kept, other meta is merged as ``concat`` does.
 
     Raises:
-        BatchError: No row, or rows that do not fit.
+        BatchError: No row, or rows that cannot be joined.
     """
     if not x:
         raise BatchError("collate_fn needs at least one row, got none")

@@ -50,12 +50,12 @@ def row_count(value: object) -> int | None:
 
 
 def has_rows_protocol(value: object) -> bool:
-    """Tell whether a value of a user's type can be cut with ``chunk`` and joined with ``concat``."""
+    """Return whether a value of a user's type can be cut with ``chunk`` and joined with ``concat``."""
     return all(callable(getattr(value, name, None)) for name in ("chunk", "concat"))
 
 
 def is_splittable(value: object) -> bool:
-    """Tell whether the DP modes may cut ``value`` into shares; lists and dicts could mean anything, they may not."""
+    """Return whether the DP modes may cut ``value`` into shares; lists and dicts could mean anything, they may not."""
     if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)):
         return row_count(value) is not None
     return has_rows_protocol(value)

@@ -73,7 +73,7 @@ class RowMethods(Table):
         """Put the rows into the order ``indices``, in place.
 
         Raises:
-            BatchError: ``indices`` is no permutation of the rows.
+            BatchError: ``indices`` is not a permutation of the rows.
         """
         self.check_consistency()
         numbers = row_numbers(indices, len(self))
@@ -194,7 +194,7 @@ class RowMethods(Table):
         Row ids stay if all parts have them.
 
         Raises:
-            BatchError: No part, or parts whose columns do not fit.
+            BatchError: No part, or parts whose columns differ.
             MergeConflictError: A key that a part lacks, or a setting that differs ("Conflicting values for meta_info
                 key ...").
         """

@@ -111,7 +111,7 @@ class Table:
         return self._derive(replace(self._columns().shallow(), row_ids=array))
 
     def is_padding_enabled(self) -> bool:
-        """Tell whether this batch may be cut unevenly or padded: its own switch, or that of all batches."""
+        """Return whether this batch may be cut unevenly or padded: its own switch, or that of all batches."""
         return self._auto_padding or DataProtoConfig.auto_padding
 
     def check_consistency(self) -> None:

@@ -59,7 +59,7 @@ def cat_tensors(tensors: Sequence[torch.Tensor], key: str, memo: RaggedMemo) -> 
     """Join tensors along their rows.
 
     Raises:
-        BatchError: Shapes, layouts or devices do not fit, or a tensor is of a type that cannot be joined.
+        BatchError: Shapes, layouts or devices differ, or a tensor is of a type that cannot be joined.
         MergeConflictError: Their dtypes differ and the common one cannot hold all values.
     """
     for tensor in tensors:
@@ -98,7 +98,7 @@ def _cat_memory(columns: Sequence[torch.Tensor] | Sequence[Array]) -> Bytes | No
 
 
 def _survive_promotion(tensors: Sequence[torch.Tensor]) -> bool:
-    """Tell whether every value stays what it is in the dtype that torch would give the joined tensor."""
+    """Return whether every value stays what it is in the dtype that torch would give the joined tensor."""
     flat = [tensor.values() if tensor.is_nested else tensor for tensor in tensors]
     try:
         common = functools.reduce(torch.promote_types, [tensor.dtype for tensor in flat])
@@ -148,7 +148,7 @@ def cat_tensordicts(batches: Sequence[Any], memo: RaggedMemo, path: str = "") ->
 
     Raises:
         MergeConflictError: A key is missing in a part, or is of another kind there.
-        BatchError: Shapes do not fit.
+        BatchError: Shapes differ.
     """
     first = batches[0]
     if len(batches) == 1:
@@ -205,7 +205,7 @@ def cat_arrays(arrays: Sequence[Array], key: str) -> Array:
     axis, as do the rows of object arrays of different widths.
 
     Raises:
-        BatchError: Shapes do not fit, or an array is of a type that cannot be joined.
+        BatchError: Shapes differ, or an array is of a type that cannot be joined.
         MergeConflictError: Their dtypes differ and the common one cannot hold all values.
     """
     for array in arrays:

@@ -107,7 +107,7 @@ class Reader(pickle._Unpickler):
 
     def _rebuilt(self, kind: type[Any], state: dict[str, Any]) -> Any:
         if not (isinstance(kind, type) and issubclass(kind, self._root)):
-            raise TypeError(f"{kind} is no batch")
+            raise TypeError(f"{kind} is not a batch")
         if hidden := [key for key in state if callable(getattr(kind, key, None))]:
             raise ValueError(f"a batch cannot keep a value as {hidden[0]!r}")
         batch = _rebuild(kind, {**state, "_cut": None})

@@ -134,7 +134,7 @@ def _new(kind: type[Any], *args: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell quickly whether there is nothing to pack: an atom, or a container of atoms, as rows often are."""
+    """Check quickly whether there is nothing to pack: an atom, or a container of atoms, as rows often are."""
     kind = type(value)
     if kind in _ATOMS:
         return True

@@ -100,7 +100,7 @@ def dispatch_nd_compute(
     """Split lists with one item per dp rank: rank ``i`` gets item ``dp_rank_mapping[i]`` of each.
 
     Raises:
-        ShareError: An argument is no list of ``dp_size`` items.
+        ShareError: An argument is not a list of ``dp_size`` items.
     """
     del worker_group
     for name, value in Arguments(args, kwargs).named():

@@ -150,7 +150,7 @@ class OpenEnum(metaclass=_OpenEnumMeta):
         """Add a member and return it.
 
         Raises:
-            RegistrationError: The name is taken, or is no Python identifier.
+            RegistrationError: The name is taken, or is not a Python identifier.
         """
         if not name.isidentifier():
             raise RegistrationError(f"{name!r} cannot be a member of {cls.__name__}: it is not an identifier")

@@ -65,7 +65,7 @@ def dispatch_dp_compute(worker_group: HasWorldSize, *args: Any, **kwargs: Any) -
     """Split lists with one item per rank.
 
     Raises:
-        ShareError: An argument is no list of ``world_size`` items.
+        ShareError: An argument is not a list of ``world_size`` items.
     """
     return split_lists(worker_group.world_size, Arguments(args, kwargs)).columns()
 

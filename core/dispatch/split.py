@@ -126,7 +126,7 @@ def split_lists(world_size: int, arguments: Arguments) -> Dispatched:
     """Give rank ``i`` item ``i`` of each argument, which must have one item per rank.
 
     Raises:
-        ShareError: An argument is no list of that length.
+        ShareError: An argument is not a list of that length.
     """
     columns = []
     for name, value in arguments.named():

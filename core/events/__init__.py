@@ -1,4 +1,4 @@
-"""Facts that leave core: frozen values, the ``Observer`` that sees them, and the bus in between."""
+"""Events: frozen values, the ``Observer`` that receives them, and the bus that delivers them."""
 
 from core.events.bus import EventBus, Observer
 from core.events.facts import (

@@ -1,4 +1,4 @@
-"""The one way out of core: an observer can see, never touch, never fail the driver."""
+"""Delivery of events to observers. An observer cannot change anything, and its errors never fail the driver."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _log = logging.getLogger("podium.events")
 
 
 class Observer(Protocol):
-    """Sees every event of a driver, on whatever thread it happens; must return within microseconds."""
+    """Receives every event of a driver, on the thread that emits it; must return within microseconds."""
 
     def observe(self, event: Event) -> None:
-        """Take note of ``event``. An exception is logged and counted, and goes no further."""
+        """Receive ``event``. An exception is logged and counted, and not raised to the driver."""
         ...
 
 
 class EventBus:
-    """Passes events to observers and remembers what stands.
+    """Delivers events to observers and keeps the current pools, groups and workers.
 
-    An observer that comes late is first told of the pools, groups and workers that exist, in the order they came, so
-    that a recorder started after them still knows them.
+    A new observer first receives the events of the pools, groups and workers that exist, in their order, so that a
+    recorder that starts after them knows them too.
     """
 
     def __init__(self) -> None:
-        """Start with nobody listening."""
+        """Start without observers."""
         self._lock = threading.Lock()
         self._observers: tuple[Observer, ...] = ()
         self._flushes: dict[int, Callable[[float], object]] = {}
@@ -41,30 +41,32 @@ class EventBus:
 
     @property
     def observed(self) -> bool:
-        """Whether anybody listens."""
+        """Return whether there is an observer."""
         return bool(self._observers)
 
     def subscribe(self, observer: Observer, flush: Callable[[float], object] | None = None) -> None:
-        """Tell ``observer`` of what stands, then of everything that happens.
+        """Deliver the events of everything that exists to ``observer``, then all further events.
 
-        ``flush`` makes sure, within the seconds it is given, that what was observed outlives this process.
+        Args:
+            observer: Receives the events.
+            flush: Called with a timeout in seconds when the process may end; it must make the observed events durable.
         """
         with self._lock:
             standing = tuple(self._standing.values())
             for event in standing:
-                self._tell(observer, event)
+                self._deliver(observer, event)
             self._observers = (*self._observers, observer)
             if flush is not None:
                 self._flushes[id(observer)] = flush
 
     def unsubscribe(self, observer: Observer) -> None:
-        """Stop telling ``observer``; no error if it never listened."""
+        """Stop the delivery to ``observer``; no error if it was not subscribed."""
         with self._lock:
             self._observers = tuple(known for known in self._observers if known is not observer)
             self._flushes.pop(id(observer), None)
 
     def flush(self, timeout_s: float) -> None:
-        """Have observers put on file what they were told, each within ``timeout_s``: the process may end next."""
+        """Make observers write what they received, each within ``timeout_s``: the process may end next."""
         for flush in list(self._flushes.values()):
             try:
                 flush(timeout_s)
@@ -72,11 +74,11 @@ class EventBus:
                 _log.exception("an observer could not flush")
 
     def begin_in_child(self) -> None:
-        """Tell nobody any more; another thread may have held the lock at the fork."""
+        """Remove all observers; another thread may have held the lock at the fork."""
         self._observers, self._flushes, self._lock = (), {}, threading.Lock()
 
     def emit(self, event: Event) -> None:
-        """Pass ``event`` to every observer, on the caller's thread."""
+        """Deliver ``event`` to every observer, on the caller's thread."""
         kept = traits_of(type(event)).standing
         if kept is not None:
             with self._lock:
@@ -85,9 +87,9 @@ class EventBus:
         else:
             observers = self._observers
         for observer in observers:
-            self._tell(observer, event)
+            self._deliver(observer, event)
 
-    def _tell(self, observer: Observer, event: Event) -> None:
+    def _deliver(self, observer: Observer, event: Event) -> None:
         try:
             observer.observe(event)
         except Exception:
@@ -100,7 +102,7 @@ _buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    """Tell nobody in a process that was forked: the record is the parent's."""
+    """Deliver nothing in a forked process: the record is the parent's."""
     for bus in list(_buses):
         bus.begin_in_child()
 
@@ -110,7 +112,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _keep(standing: dict[tuple[Subject, type], Event], event: Event, kept: Standing) -> None:
-    """Update what stands by one event."""
+    """Update the events of what exists by one event."""
     subject = kept.subject(event)
     if not kept.closes(event):
         standing[subject, type(event)] = event

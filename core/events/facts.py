@@ -1,12 +1,12 @@
-"""What happened, as frozen values.
+"""The events, as frozen values.
 
 Every time is in nanoseconds on the *driver clock*: the wall clock at the driver's start, carried forward by its
-monotonic clock, so it never jumps. Workers' own clocks have been aligned to it before an event is made.
+monotonic clock, so it never jumps. Times from workers' clocks are aligned to it before an event is created.
 
-Names are unique within a run: ``pool`` and ``group`` are names, ``call_id`` counts from 1. No event holds an
-argument, a result, a handle or a reference of a call: only sizes, times and names.
+``pool`` and ``group`` are names, unique within a run; ``call_id`` counts from 1. No event contains an argument, a
+result, a handle or an object reference of a call: only sizes, times and names.
 
-What every call makes several of are named tuples: a frozen dataclass takes three times as long to make.
+Events that every call emits are named tuples: creating a frozen dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 from core.events.traits import Standing, Subject, always, event_class
 
 NOTICE_CHARS = 4_000
-"""How long the text of a notice is at most."""
-_ROOM_FOR_THE_CUT = 60
+"""The maximum length of a notice's text."""
+_CUT_NOTE_CHARS = 60
 
 
 def _pool(event: Any) -> Subject:
@@ -45,7 +45,7 @@ class ErrorFacts:
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """One slot of a pool: the process number ``index`` in rank order and where it sits."""
+    """One slot of a pool: the process ``index`` in rank order and its node."""
 
     index: int
     node: str
@@ -71,7 +71,7 @@ class PoolCreated:
 @event_class(standing=Standing(_pool, lambda event: bool(event.state == "closed")), ends=True)
 @dataclass(frozen=True, slots=True)
 class PoolStateChanged:
-    """A pool moved to another state: active, pausing, paused, changing, closed or failed."""
+    """A pool has changed its state: active, pausing, paused, changing, closed or failed."""
 
     at_ns: int
     pool: str
@@ -93,7 +93,7 @@ class MethodFacts:
 @event_class(standing=Standing(_group))
 @dataclass(frozen=True, slots=True)
 class GroupCreated:
-    """All workers of a group are up. ``worker_class`` is its qualified name."""
+    """All workers of a group have started. ``worker_class`` is its qualified name."""
 
     at_ns: int
     group: str
@@ -106,7 +106,7 @@ class GroupCreated:
 @event_class(standing=Standing(_group, always), ends=True)
 @dataclass(frozen=True, slots=True)
 class GroupClosed:
-    """A group's workers were let go."""
+    """A group was closed and its workers were ended."""
 
     at_ns: int
     group: str
@@ -116,7 +116,7 @@ class GroupClosed:
 @event_class(standing=Standing(_worker))
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """One worker process is up. ``devices`` is what it sees, such as "0" or "not set"."""
+    """A worker process has started. ``devices`` are its visible devices, such as "0" or "not set"."""
 
     at_ns: int
     group: str
@@ -141,12 +141,12 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class DeathReport:
-    """What is known of a worker's death, and by what evidence.
+    """What is known about a worker's death, with the evidence.
 
-    ``cause`` is a line for people, such as "killed by signal 9 (SIGKILL) from outside" or "out of memory". ``signal``
-    is 0 and ``exit_code`` None where they could not be found out; ``oom`` is None when nothing says either way.
-    ``evidence`` has a line per thing that was looked at. Memory is in bytes, 0 when unknown: the process's own last
-    reading, and the limit that it lived under. ``others`` are the other ranks of the group at that moment.
+    ``cause`` is a line of text, such as "killed by signal 9 (SIGKILL) from outside" or "out of memory". ``signal`` is 0
+    and ``exit_code`` None if unknown, and so is ``oom``. ``evidence`` has a line for each source. Memory is in bytes, 0
+    if unknown: the last reading of the process, and its limit. ``others`` are the other ranks of the group at that
+    moment.
     """
 
     role: str
@@ -167,9 +167,9 @@ class DeathReport:
 @event_class(standing=Standing(_worker, always), ends=True, urgent=True)
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """One worker process is gone. ``died`` is False when it was closed on purpose; a death has a ``report``.
+    """A worker process has ended. ``died`` is False if it was closed on purpose; a death has a ``report``.
 
-    ``method`` and ``call_id`` are the call it was in, empty and 0 when it was idle.
+    ``method`` and ``call_id`` are the call that it was executing, empty and 0 if it was idle.
     """
 
     at_ns: int
@@ -187,9 +187,9 @@ class WorkerEnded:
 @event_class(standing=Standing(_group))
 @dataclass(frozen=True, slots=True)
 class GroupRebuilt:
-    """A group has other workers than before: after a live change of its pool, or a restart after a death.
+    """A group has new workers, after a live change of its pool or a restart after a death.
 
-    Its old workers' ends and its new workers' starts are told around it. ``pool`` is where the group is now.
+    ``WorkerEnded`` and ``WorkerStarted`` of the workers come before or after it. ``pool`` is the group's pool now.
     """
 
     at_ns: int
@@ -203,7 +203,7 @@ class GroupRebuilt:
 @event_class(standing=Standing(_pool))
 @dataclass(frozen=True, slots=True)
 class PoolChanged:
-    """A pool has other slots than before: the next ``generation`` of it. ``operation_id`` says what did it."""
+    """A pool has other slots now, in its next ``generation``; ``operation_id`` is the operation that did it."""
 
     at_ns: int
     pool: str
@@ -216,7 +216,7 @@ class PoolChanged:
 @event_class()
 @dataclass(frozen=True, slots=True)
 class CallStalled:
-    """A call has been in flight for ``seconds`` and ``ranks`` have not answered; told again each time that doubles."""
+    """``ranks`` have not responded to a call for ``seconds``; emitted again when that has doubled."""
 
     at_ns: int
     call_id: int
@@ -229,7 +229,7 @@ class CallStalled:
 @event_class()
 @dataclass(frozen=True, slots=True)
 class WorkerClock:
-    """A worker's clock as estimated: its offset to the driver clock and how far that can be wrong, in ns."""
+    """The estimated offset of a worker's clock to the driver clock, and its maximum error, in ns."""
 
     at_ns: int
     group: str
@@ -240,7 +240,7 @@ class WorkerClock:
 
 @event_class()
 class CallStarted(NamedTuple):
-    """The driver asked for a bound method and has passed the pool's gate.
+    """The driver called a bound method and has passed the pool's gate.
 
     ``at_ns`` is when the driver made the call, before it waited ``gate_ns`` at the gate. ``ranks`` are those that
     execute it.
@@ -265,9 +265,9 @@ class RankFinished(NamedTuple):
     """One rank's span of a call.
 
     ``submitted_ns`` and ``ready_ns`` are read on the driver; ``started_ns`` and ``finished_ns`` on the worker and
-    aligned with an uncertainty of ``clock_error_ns``; they are None when the rank never said. ``status`` is "ok",
-    "error" (its method raised), "died" or "cancelled". ``serialise_ns`` is what the driver took to hand this rank's
-    arguments to the cluster, pickling and copying included.
+    aligned with an uncertainty of ``clock_error_ns``; they are None if the rank never responded. ``status`` is "ok",
+    "error" (its method raised), "died" or "cancelled". ``serialise_ns`` is the time that the driver took to
+    pass this rank's arguments to the cluster, including pickling and copying.
     """
 
     call_id: int
@@ -288,14 +288,14 @@ class RankFinished(NamedTuple):
 
 @event_class(ends=True)
 class CallFinished(NamedTuple):
-    """The end of a call: exactly one for each ``CallStarted``, whatever happened in between.
+    """The end of a call: exactly one for each ``CallStarted``, also after an error.
 
-    The five steps are durations on the driver's thread. A non-blocking call ends when its last rank has answered; its
+    The five steps are durations on the driver's thread. A non-blocking call ends when its last rank has responded; its
     wait, collect and unpad are 0 here and come with ``CallAwaited``. ``rows`` are the real rows of the caller's batch,
     without ``padding_rows``; ``shard_sizes`` are the rows sent to each rank, padding included, empty when the mode
     splits no rows. ``bytes_out`` went to the workers, ``bytes_in`` came back ("driver payload", not network).
     ``status`` is "ok", "error", "died" or "cancelled". ``serialise_ns`` is the part of dispatch and execute that went
-    into pickling and copying what was sent.
+    into pickling and copying the arguments.
     """
 
     call_id: int
@@ -319,10 +319,10 @@ class CallFinished(NamedTuple):
 @event_class(ends=True)
 @dataclass(frozen=True, slots=True)
 class CallAwaited:
-    """The driver asked for the value of a non-blocking call, at ``awaited_at_ns``, and got it or ``error``.
+    """The driver requested the value of a non-blocking call, at ``awaited_at_ns``, and received it or ``error``.
 
-    ``wait_ns`` counts from then until the ranks had answered. May come before or after the call's ``CallFinished``;
-    never comes when nobody asked. Only the first time is told.
+    ``wait_ns`` is the time from then until the ranks had responded. It may be emitted before or after the call's
+    ``CallFinished``, once at most, and never if the value is not requested.
     """
 
     call_id: int
@@ -336,7 +336,7 @@ class CallAwaited:
 @event_class()
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """The driver began step ``index`` (from 1) of ``total`` (0 when it did not say)."""
+    """The driver began step ``index`` (from 1) of ``total`` (0 if unknown)."""
 
     at_ns: int
     index: int
@@ -346,7 +346,7 @@ class StepStarted:
 @event_class(ends=True)
 @dataclass(frozen=True, slots=True)
 class StepFinished:
-    """The driver ended a step; ``metrics`` is what it chose to show of it, such as ("reward", 0.4)."""
+    """The driver ended a step; ``metrics`` are the values that the driver reported, such as ("reward", 0.4)."""
 
     at_ns: int
     index: int
@@ -356,11 +356,11 @@ class StepFinished:
 @event_class(ends=True, urgent=True)
 @dataclass(frozen=True, slots=True)
 class OperationChanged:
-    """A control operation moved on.
+    """A control operation has changed its state or progress.
 
     ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired; ``who``
-    is the name of the token or "driver". ``progress`` is a line on what it does now, ``plan`` its plan as JSON text,
-    ``downtime_ns`` how long it blocked the driver, 0 until it has ended.
+    is the name of the token or "driver". ``progress`` is its current action, ``plan`` its plan as JSON text, and
+    ``downtime_ns`` is how long it blocked the driver, 0 until it has ended.
     """
 
     at_ns: int
@@ -381,9 +381,9 @@ class OperationChanged:
 @event_class()
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something worth a line in the list of events. ``level`` is "info", "warning" or "error".
+    """A message in the list of events. ``level`` is "info", "warning" or "error".
 
-    ``text`` can quote what a user or the cluster said, so it is cut to ``NOTICE_CHARS``.
+    ``text`` can quote messages of the user's code or of the cluster, so it is cut to ``NOTICE_CHARS``.
     """
 
     at_ns: int
@@ -391,8 +391,8 @@ class Notice:
     text: str
 
     def __post_init__(self) -> None:
-        """Cut a text that is too long, and say by how much."""
-        n_cut = len(self.text) - NOTICE_CHARS + _ROOM_FOR_THE_CUT
+        """Cut a text that is too long, and append how many characters were cut."""
+        n_cut = len(self.text) - NOTICE_CHARS + _CUT_NOTE_CHARS
         if len(self.text) > NOTICE_CHARS:
             text = f"{self.text[:-n_cut]}… ({n_cut:,} more characters were cut)"
             object.__setattr__(self, "text", text)

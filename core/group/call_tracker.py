@@ -70,7 +70,7 @@ class CallTracker:
         self.runtime.live_calls[self.facts.call_id] = self
 
     def dispatched(self, arguments: Dispatched) -> None:
-        """Take note of how the rows were split."""
+        """Record how the rows were split."""
         self._rows, self._padding_rows, self._shard_sizes = (
             arguments.rows,
             arguments.padding_rows,
@@ -87,20 +87,20 @@ class CallTracker:
         return self._shard_sizes if self.sources is None else tuple(self._shard_sizes[rank] for rank in self.sources)
 
     def learn_sizes(self, receipts: Sequence[Receipt]) -> None:
-        """Take note of rows that came in a future: only the ranks know how many they got."""
+        """Record rows that came in a future: only the ranks know how many they got."""
         if not self._shard_sizes and any(receipt.rows_in for receipt in receipts):
             self._shard_sizes = tuple(receipt.rows_in for receipt in receipts)
             self._padding_rows = sum(receipt.n_padding for receipt in receipts)
             self._rows = sum(self._shard_sizes) - self._padding_rows
 
     def submitted(self, rank: int, rows_in: int, bytes_in: int) -> None:
-        """Take note that a rank was asked; before its answer can come."""
+        """Record that a rank was asked; before its answer can come."""
         with self._lock:
             self._submitted[rank] = _RankFacts(self.runtime.clock.now_ns(), rows_in, bytes_in)
             self._out.add(rank)
 
     def sent(self, rank: int) -> None:
-        """Take note that a rank's arguments are in the cluster's hands; before its answer is taken."""
+        """Record that a rank's arguments are in the cluster's hands; before its answer is taken."""
         asked = self._submitted[rank]
         asked.serialise_ns = self.runtime.clock.now_ns() - asked.submitted_ns
         self.serialise_ns += asked.serialise_ns

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.cluster import Ref
-from core.cluster.deadline import said_in_block, within_reach
+from core.cluster.deadline import block_timeout_s, within_reach
 from core.dispatch import Registration
 from core.errors import CallTimeoutError
 from core.group.call_tracker import CallTracker
@@ -28,7 +28,7 @@ _BEAT_S = 1.0
 
 def limit_s(live: LiveWorkers, registration: Registration) -> float | None:
     """Return how long a call may wait for its ranks, None for as long as it takes."""
-    for timeout_s in (said_in_block(), registration.timeout_s, live.call_timeout_s):
+    for timeout_s in (block_timeout_s(), registration.timeout_s, live.call_timeout_s):
         if timeout_s is not None:
             return within_reach(timeout_s) or None
     return within_reach(live.runtime.health_settings.call_timeout_s or 0) or None

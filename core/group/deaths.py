@@ -83,7 +83,7 @@ class Deaths:
         self._ranks = weakref.ref(ranks)
 
     def hear(self, rank: int, error: WorkerDiedError | None, method: str = "", call_id: int = 0) -> None:
-        """Take note of a death, on any thread, without waiting for anything; only the first time counts.
+        """Record a death, on any thread, without waiting for anything; only the first time counts.
 
         ``method`` and ``call_id`` are of the call that met it. Workers that were ended on purpose do not die.
         """
@@ -232,7 +232,7 @@ def _with_place(ranks: Ranks, rank: int, error: WorkerDiedError, method: str) ->
 
 
 def _is_another(ranks: Ranks, rank: int, error: WorkerDiedError | None) -> bool:
-    """Tell whether an error that a rank answered is about another worker, met in a future that it was given."""
+    """Return whether an error that a rank answered is about another worker, met in a future that it was given."""
     if error is None or error.group not in ("", ranks.group):
         return error is not None
     process = ranks.process(rank)

@@ -57,7 +57,7 @@ def find_workers(
     Handles are held strongly.
 
     Raises:
-        UsageError: There are none, one is named twice, names and handles differ in number, or one is no worker of
+        UsageError: There are none, one is named twice, names and handles differ in number, or one is not a worker of
             Podium's.
         UnknownNameError: No worker of that name lives.
         WorkerDiedError: One is gone.

@@ -297,6 +297,6 @@ class GroupState:
 
 
 def _drained(pending: PendingCalls, gate: Gate, tracker: CallTracker) -> None:
-    """Take note that every rank has answered a call."""
+    """Record that every rank has answered a call."""
     pending.remove(tracker)
     gate.leave()

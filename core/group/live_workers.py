@@ -131,7 +131,7 @@ class LiveWorkers:
         return self.deaths.is_open(rank)
 
     def on_exit(self, rank: int, error: WorkerDiedError | None) -> None:
-        """Take note that a rank's process ended."""
+        """Record that a rank's process ended."""
         self.deaths.hear(rank, error)
 
     def on_look(self, rank: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.cluster import Outcome, Ref
-from core.cluster.deadline import said_in_block
+from core.cluster.deadline import block_timeout_s
 from core.cluster.ray_errors import Unread
 from core.data.join_buffer import JoinBuffer
 from core.data.rows import row_count
@@ -114,7 +114,7 @@ def fetch_answers(live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, 
         CallTimeoutError: They were not there in time.
         WorkerDiedError: A rank is known to have died before it answered.
     """
-    block_s = said_in_block()
+    block_s = block_timeout_s()
     timeout_s = tracker.facts.timeout_s if block_s is None else block_s or None
     answers: dict[int, Any] = {}
     for ready in ready_in_time(live, refs, tracker, timeout_s):

@@ -150,7 +150,7 @@ class RayWorkerGroup:
         ``kwargs`` are those of the constructor.
 
         Raises:
-            UsageError: Names or handles make no sense, or one is no worker of Podium's.
+            UsageError: Names or handles make no sense, or one is not a worker of Podium's.
             UnknownNameError: No worker of that name lives.
             WorkerDiedError: One is gone.
         """
@@ -178,7 +178,7 @@ class RayWorkerGroup:
         as what one rank returns. For other settings of the group use its constructor.
 
         Raises:
-            UsageError: ``worker_class`` is no class; otherwise as the constructor does.
+            UsageError: ``worker_class`` is not a class; otherwise as the constructor does.
         """
         group = cls(resource_pool, RayClassWithInitArgs(worker_class, *args, **kwargs))
         return cast("W", group)

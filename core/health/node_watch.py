@@ -126,7 +126,7 @@ class NodeWatchers:
         self._closed = False
 
     def sees(self, tracked: TrackedProcess) -> bool:
-        """Tell whether a watcher on the process's node can be counted on."""
+        """Return whether a watcher on the process's node can be counted on."""
         watcher = self._by_node.get(tracked.node)
         return watcher is not None and time.monotonic() - watcher.answered_s < _SILENT_S
 

@@ -90,11 +90,11 @@ class ProcessWatch:
         return next(watched, None)
 
     def is_local(self, info: ProcessInfo) -> bool:
-        """Tell whether a process is on this machine, so that its pid and its files mean the same here."""
+        """Return whether a process is on this machine, so that its pid and its files mean the same here."""
         return bool(info.machine) and info.machine == self._machine
 
     def has_ended(self, key: tuple[str, int]) -> bool:
-        """Tell whether a process is known to have ended."""
+        """Return whether a process is known to have ended."""
         tracked = self._tracked.get(key)
         return tracked is not None and tracked.ended.is_set()
 

@@ -96,7 +96,7 @@ def _spied(pid: int) -> str:
 
 
 def _listens(info: ProcessInfo, pid: int) -> bool:
-    """Tell whether the signal is safe to send: the process is that worker, and catches it."""
+    """Return whether the signal is safe to send: the process is that worker, and catches it."""
     try:
         opened = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")

@@ -57,7 +57,7 @@ class WatchedRanks(Protocol):
         ...
 
     def on_exit(self, rank: int, error: WorkerDiedError | None) -> None:
-        """Take note that a rank's process ended; ``error`` is the cluster's, if it has one. On any thread."""
+        """Record that a rank's process ended; ``error`` is the cluster's, if it has one. On any thread."""
         ...
 
     def on_look(self, rank: int) -> None:

@@ -53,7 +53,7 @@ class RayResourcePool(ResourcePool):
             runtime: The driver's surroundings; the current ones when not given.
 
         Raises:
-            PoolSpecError: A count is no whole number above zero, or the time is not positive.
+            PoolSpecError: A count is not a whole number above zero, or the time is not positive.
             UsageError: A pool that lives has this name.
         """
         super().__init__(process_on_nodes, max_colocate_count)

@@ -34,7 +34,7 @@ class PoolSpec:
         """Copy the caller's list and check it.
 
         Raises:
-            PoolSpecError: A count is no whole number above zero.
+            PoolSpecError: A count is not a whole number above zero.
         """
         if isinstance(process_on_nodes, (int, str)):
             raise PoolSpecError(
@@ -83,7 +83,7 @@ class ResourcePool:
         """Describe a pool.
 
         Raises:
-            PoolSpecError: A count is no whole number above zero.
+            PoolSpecError: A count is not a whole number above zero.
         """
         self._spec = PoolSpec.checked(process_on_nodes, True, max_colocate_count)
         self.n_gpus_per_node = n_gpus_per_node
@@ -107,7 +107,7 @@ class ResourcePool:
         """Add a node with this many processes.
 
         Raises:
-            PoolSpecError: The count is no whole number above zero.
+            PoolSpecError: The count is not a whole number above zero.
         """
         self._spec = PoolSpec.checked(
             [*self._spec.process_on_nodes, process_count],

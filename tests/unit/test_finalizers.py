@@ -33,7 +33,7 @@ def test_a_collection_while_a_lock_is_held_does_not_wait_for_it() -> None:
     del owner
     gc.collect()
     assert drain()
-    assert done_on == ["podium-endings"]
+    assert done_on == ["podium-finalizers"]
 
 
 def test_it_is_done_once() -> None:
