@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 _HOW = {
     "unchanged": "not changed",
@@ -77,24 +79,24 @@ class PlanView:
         return self.kind not in _WITHOUT_DOWNTIME
 
 
-def plan_view(text: str) -> PlanView | None:
-    """Return the plan that an operation kept as JSON text, or None when it kept none that can be read."""
+def load_plan(text: str) -> dict[str, Any] | None:
+    """Return a plan that was recorded as JSON text, under public names, or None when it is not a JSON object."""
     try:
-        plan = json.loads(text) if text else None
-    except (ValueError, RecursionError):
+        plan = orjson.loads(text) if text else None
+    except orjson.JSONDecodeError:
         return None
-    return plan_of(plan)
+    return public_names(plan) if isinstance(plan, dict) else None
 
 
-def plan_of(plan: object) -> PlanView | None:
-    """Return the plan in a JSON document, or None when it is not a plan."""
+def plan_view(plan: Mapping[str, Any] | None) -> PlanView | None:
+    """Return a plan as the pages show it, or None when it is not a plan."""
     try:
-        return _view(public_names(plan)) if isinstance(plan, Mapping) else None
+        return None if plan is None else _view(plan)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def public_names(plan: Mapping[str, object]) -> dict[str, object]:
+def public_names(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded plan under the names that REST and the pages use."""
     named = {_FIELDS.get(name, name): value for name, value in plan.items()}
     groups = named.get("groups")

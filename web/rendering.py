@@ -18,7 +18,7 @@ from web import units
 from web.frame import Content, Frame
 from web.pages import load_call
 from web.pill import N_OPERATIONS, pill_of
-from web.plans import plan_of
+from web.plans import plan_view
 from web.registry import PAGES, page_named
 from web.report import load_report
 from web.source import RunSource
@@ -54,7 +54,7 @@ def render_plan(plan: Mapping[str, object]) -> str:
     Raises:
         ValueError: It is not a plan.
     """
-    view = plan_of(plan)
+    view = plan_view(plan)
     if view is None:
         raise ValueError("not a plan: pools and groups are needed")
     return _ENVIRONMENT.get_template("plan_preview.html").render(plan=view)

@@ -7,7 +7,9 @@ name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,7 @@ END_STATES = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A control operation and how it went. ``plan`` is its plan as JSON text, or empty.
+    """A control operation and how it went. ``plan`` is its plan under the names of REST, None where it has none.
 
     ``safe_point_ms`` is how long it waited for a safe point, ``downtime_ms`` how long the driver was blocked for it.
     """
@@ -341,7 +343,7 @@ class Operation:
     error: str
     expected_generation: int | None = None
     progress: str = ""
-    plan: str = ""
+    plan: Mapping[str, Any] | None = None
     safe_point_ms: float = 0.0
     downtime_ms: float = 0.0
 
@@ -349,6 +351,11 @@ class Operation:
     def done(self) -> bool:
         """Whether it will not change any more."""
         return self.state in END_STATES
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is done and did what was asked."""
+        return self.state == "succeeded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import typing
+from dataclasses import fields
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
+
+from app.api.views import NOT_SHOWN
+from web import rows
 
 
 class FieldProblemDocument(BaseModel):
@@ -79,29 +84,26 @@ class OperationErrorDocument(BaseModel):
     detail: str
 
 
-class OperationDocument(BaseModel):
-    """A command on its way; once ``done``, either ``result`` or ``error`` is there. Times are ms since the run's start.
+def _document_of(row: type, name: str, doc: str, without: frozenset[str], **more: Any) -> type[BaseModel]:
+    """Return the document with the fields of a row type but ``without``, and ``more``, each of a type."""
+    hints = typing.get_type_hints(row)
+    kinds = {one.name: hints[one.name] for one in fields(row) if one.name not in without} | more
+    return create_model(name, __doc__=doc, **{key: (kind, ...) for key, kind in kinds.items()})  # type: ignore[no-any-return, call-overload]
 
-    ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired.
-    """
 
-    id: str
-    kind: str
-    pool: str
-    state: str
-    done: bool
-    who: str
-    created_at: str
-    created_ms: float
-    updated_ms: float
-    expected_generation: int | None
-    before: str
-    after: str
-    progress: str
-    plan: PlanDocument | None
-    downtime_ms: float
-    result: ResultDocument | None
-    error: OperationErrorDocument | None
+OperationDocument = _document_of(
+    rows.Operation,
+    "OperationDocument",
+    "A command on its way; once ``done``, either ``result`` or ``error`` is there. Times are ms since the run's start."
+    "\n\n"
+    "``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired.",
+    without=NOT_SHOWN,
+    done=bool,
+    created_at=str,
+    plan=PlanDocument | None,
+    result=ResultDocument | None,
+    error=OperationErrorDocument | None,
+)
 
 
 def _problem(description: str) -> dict[str, Any]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TypeAlias
 
 from app.api.context import AppContext
 from app.api.problems import ProblemError, not_found
-from core.control import commands
+from app.api.views import operation_row
 from core.errors import UnknownNameError
 from web import rows
 
-Known: TypeAlias = commands.Operation | rows.Operation
 
-
-def find_operation(context: AppContext, operation_id: str) -> Known:
+def find_operation(context: AppContext, operation_id: str) -> rows.Operation:
     """Return an operation from the live plane, else from the record.
 
     Raises:
@@ -22,7 +19,7 @@ def find_operation(context: AppContext, operation_id: str) -> Known:
     """
     if context.control is not None:
         try:
-            return context.control.operation(operation_id)
+            return operation_row(context.control.operation(operation_id), context.source.run())
         except UnknownNameError:
             pass
     cursor: str | None = None
@@ -34,7 +31,7 @@ def find_operation(context: AppContext, operation_id: str) -> Known:
     raise ProblemError(not_found(f"no operation {operation_id!r} in this run"))
 
 
-def list_operations(context: AppContext, limit: int, cursor: str | None) -> tuple[Known, ...]:
+def list_operations(context: AppContext, limit: int, cursor: str | None) -> tuple[rows.Operation, ...]:
     """Return at most ``limit`` operations newest first, those made before operation ``cursor``.
 
     The record is a moment behind, so what only the plane knows is newer than all that the record has.
@@ -45,24 +42,26 @@ def list_operations(context: AppContext, limit: int, cursor: str | None) -> tupl
     if cursor is not None and cursor not in ids:
         return tuple(_fresh(context, one) for one in context.source.operations(limit, cursor))
     begin = 0 if cursor is None else ids.index(cursor) + 1
-    found: dict[str, Known] = {one.id: one for one in ahead[begin:]}
+    found: dict[str, rows.Operation] = {one.id: one for one in ahead[begin:]}
     for one in recorded:
         found.setdefault(one.id, _fresh(context, one))
     return tuple(found.values())[:limit]
 
 
-def _not_recorded(context: AppContext, recorded: tuple[rows.Operation, ...]) -> tuple[commands.Operation, ...]:
+def _not_recorded(context: AppContext, recorded: tuple[rows.Operation, ...]) -> tuple[rows.Operation, ...]:
     if context.control is None:
         return ()
     known = {one.id for one in recorded}
-    return tuple(takewhile(lambda one: one.id not in known, reversed(context.control.operations())))
+    ahead = takewhile(lambda one: one.id not in known, reversed(context.control.operations()))
+    run = context.source.run()
+    return tuple(operation_row(one, run) for one in ahead)
 
 
-def _fresh(context: AppContext, known: rows.Operation) -> Known:
+def _fresh(context: AppContext, known: rows.Operation) -> rows.Operation:
     """Return what the live plane says of an operation, as the record is a moment behind."""
     if context.control is None:
         return known
     try:
-        return context.control.operation(known.id)
+        return operation_row(context.control.operation(known.id), context.source.run())
     except UnknownNameError:
         return known

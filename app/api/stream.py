@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from app.api.limits import ReadPool
-from app.api.views import operation_view, pool_view
+from app.api.views import operation_view, pool_row
 from core.control.commands import ControlPlane
-from web.rows import Run
+from web.rows import Pool, Run
 from web.source import RunSource
 
 _log = logging.getLogger("podium.server")
@@ -49,8 +49,8 @@ class Snapshot:
 
     seq: int
     run: Run
-    pools: tuple[dict[str, object], ...] = ()
-    operations: tuple[dict[str, object], ...] = ()
+    pools: tuple[Pool, ...] = ()
+    operations: tuple[dict[str, Any], ...] = ()
 
 
 def news_between(before: Snapshot | None, now: Snapshot) -> tuple[News, ...]:
@@ -59,22 +59,21 @@ def news_between(before: Snapshot | None, now: Snapshot) -> tuple[News, ...]:
     if before is None or (before.seq, before.run.state) != (now.seq, now.run.state):
         tick = {"seq": now.seq, "until_ms": now.run.duration_ms, "state": now.run.state}
         found.append(News("tick", "tick", tick, now.seq))
-    for event, was, items in (
-        ("pool", before.pools if before else (), (*now.pools, *_gone(before, now))),
-        ("operation", before.operations if before else now.operations, now.operations),
-    ):
-        known = {one["name" if event == "pool" else "id"]: one for one in was}
-        for one in items:
-            name = one["name" if event == "pool" else "id"]
-            if known.get(name) != one:
-                found.append(News(event, f"{event} {name}", one, now.seq))
+    pools = {pool.name: pool for pool in before.pools} if before else {}
+    for pool in (*now.pools, *_gone(before, now)):
+        if pools.get(pool.name) != pool:
+            found.append(News("pool", f"pool {pool.name}", pool, now.seq))
+    operations = {one["id"]: one for one in (before or now).operations}
+    for one in now.operations:
+        if operations.get(one["id"]) != one:
+            found.append(News("operation", f"operation {one['id']}", one, now.seq))
     return tuple(found)
 
 
-def _gone(before: Snapshot | None, now: Snapshot) -> tuple[dict[str, object], ...]:
+def _gone(before: Snapshot | None, now: Snapshot) -> tuple[Pool, ...]:
     """Return the pools that are no longer there, as closed: the control plane knows only those that are not."""
-    names = {one["name"] for one in now.pools}
-    return tuple({**one, "state": "closed"} for one in (before.pools if before else ()) if one["name"] not in names)
+    names = {pool.name for pool in now.pools}
+    return tuple(replace(pool, state="closed") for pool in (before.pools if before else ()) if pool.name not in names)
 
 
 class Listener:
@@ -202,12 +201,12 @@ class TickHub:
         operations = tuple(operation_view(one, run) for one in self._source.operations(_N_OPERATIONS, None))
         return Snapshot(seq, run, pools, operations)
 
-    def _pools(self, before: Snapshot | None, seq: int) -> tuple[dict[str, object], ...]:
+    def _pools(self, before: Snapshot | None, seq: int) -> tuple[Pool, ...]:
         if self._control is not None:
-            return tuple(pool_view(pool) for pool in self._control.pools())
+            return tuple(pool_row(pool) for pool in self._control.pools())
         if before is not None and before.seq == seq:
             return before.pools
-        return tuple(pool_view(pool) for pool in self._source.pools())
+        return self._source.pools()
 
     def _tell(self, news: tuple[News, ...]) -> None:
         if news:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-import orjson
 
 from app.store.texts import LINE, MESSAGE, bounded
 from core.control import commands
@@ -21,60 +19,56 @@ _TITLES = {
 }
 
 
-def pool_view(pool: commands.PoolSnapshot | rows.Pool) -> dict[str, object]:
-    """Return a pool's JSON; the calls in flight and waiting are null where only the file is there to ask."""
-    return {
-        "name": pool.name,
-        "state": pool.state,
-        "generation": pool.generation,
-        "process_on_nodes": pool.process_on_nodes,
-        "world_size": pool.world_size,
-        "groups": pool.groups,
-        "n_calls_in_flight": pool.n_calls_in_flight if isinstance(pool, commands.PoolSnapshot) else None,
-        "n_calls_waiting": pool.n_calls_waiting if isinstance(pool, commands.PoolSnapshot) else None,
-    }
+# The live plane does not know it.
+NOT_SHOWN = frozenset({"safe_point_ms"})
 
 
-def plan_view(plan: object) -> dict[str, Any] | None:
-    """Return a plan's JSON: of the plan itself, or of the text that the record keeps of it."""
-    if isinstance(plan, str):
-        return _loaded(plan)
-    return public_names(asdict(plan)) if is_dataclass(plan) and not isinstance(plan, type) else None
+def pool_row(pool: commands.PoolSnapshot) -> rows.Pool:
+    """Return a pool of the live plane as a row."""
+    return rows.Pool(**{one.name: getattr(pool, one.name) for one in fields(rows.Pool)})
 
 
-def operation_view(operation: commands.Operation | rows.Operation, run: rows.Run) -> dict[str, object]:
-    """Return an operation's JSON, with times in ms since the run's start and ``created_at`` as ISO 8601.
+def operation_row(operation: commands.Operation, run: rows.Run) -> rows.Operation:
+    """Return an operation of the live plane as a row, its times since the run's start."""
+    started_ns = run_start_ns(run)
+    return rows.Operation(
+        id=operation.id,
+        kind=operation.kind,
+        pool=operation.pool,
+        state=operation.state.value,
+        who=operation.who,
+        created_ms=(operation.created_ns - started_ns) / 1e6,
+        updated_ms=(operation.updated_ns - started_ns) / 1e6,
+        before=operation.before,
+        after=operation.after,
+        error=operation.error,
+        expected_generation=operation.expected_generation,
+        progress=operation.progress,
+        plan=None if operation.plan is None else plan_document(operation.plan),
+        downtime_ms=operation.downtime_s * 1e3,
+    )
 
-    Once it is done, ``result`` says what became of it, or ``error`` why nothing did, in the shape of a problem.
+
+def plan_document(plan: commands.Plan) -> dict[str, Any]:
+    """Return a plan of the live plane as JSON."""
+    return public_names(asdict(plan))
+
+
+def operation_view(operation: rows.Operation, run: rows.Run) -> dict[str, Any]:
+    """Return an operation's JSON, with ``created_at`` as ISO 8601; see `app.api.documents.OperationDocument`.
+
+    Once it is done, ``result`` says what it did, or ``error`` why it failed, in the shape of a problem.
     """
-    if isinstance(operation, commands.Operation):
-        state = operation.state.value
-        started_ns = run_start_ns(run)
-        created_ms = (operation.created_ns - started_ns) / 1e6
-        updated_ms = (operation.updated_ns - started_ns) / 1e6
-        done, downtime_ms = operation.state.done, operation.downtime_s * 1e3
-    else:
-        state, created_ms, updated_ms = operation.state, operation.created_ms, operation.updated_ms
-        done, downtime_ms = operation.done, operation.downtime_ms
-    return {
-        "id": operation.id,
-        "kind": operation.kind,
-        "pool": operation.pool,
-        "state": state,
-        "done": done,
-        "who": operation.who,
-        "created_at": (_started(run) + timedelta(milliseconds=created_ms)).isoformat(timespec="milliseconds"),
-        "created_ms": round(created_ms, 3),
-        "updated_ms": round(updated_ms, 3),
-        "expected_generation": operation.expected_generation,
-        "before": operation.before,
-        "after": operation.after,
+    shown = {one.name: getattr(operation, one.name) for one in fields(operation) if one.name not in NOT_SHOWN}
+    shown |= {name: round(value, 3) for name, value in shown.items() if name.endswith("_ms")}
+    created_at = _started(run) + timedelta(milliseconds=operation.created_ms)
+    return shown | {
+        "done": operation.done,
+        "created_at": created_at.isoformat(timespec="milliseconds"),
         "progress": bounded(operation.progress, LINE),
-        "plan": plan_view(operation.plan),
-        "downtime_ms": round(downtime_ms, 3),
-        "result": {"before": operation.before, "after": operation.after} if state == "succeeded" else None,
+        "result": {"before": operation.before, "after": operation.after} if operation.succeeded else None,
         # The live plane has it whole, whatever the length; the record has this.
-        "error": _error(state, bounded(operation.error, MESSAGE)),
+        "error": _error(operation.state, bounded(operation.error, MESSAGE)),
     }
 
 
@@ -101,14 +95,6 @@ def _error(state: str, text: str) -> dict[str, str] | None:
     if state not in _TITLES:
         return None
     return {"type": f"urn:podium:problem:operation-{state}", "title": _TITLES[state], "detail": text}
-
-
-def _loaded(text: str) -> dict[str, Any] | None:
-    try:
-        found = orjson.loads(text) if text else None
-    except orjson.JSONDecodeError:
-        return None
-    return public_names(found) if isinstance(found, dict) else None
 
 
 def _started(run: rows.Run) -> datetime:

@@ -17,12 +17,12 @@ from app.client.models import (
     NotFoundError,
     Operation,
     OperationFailedError,
-    Pool,
     RefusedError,
     StaleGenerationError,
     StillRunningError,
     UnreachableError,
 )
+from web.rows import Pool
 
 __all__ = [
     "BusyError",

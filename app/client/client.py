@@ -35,16 +35,9 @@ from urllib.parse import quote, urlencode
 from app.client.models import (
     PROBLEM,
     BusyError,
-    ClientError,
     ConflictError,
-    InvalidRequestError,
-    NotAuthorisedError,
-    NotFoundError,
     Operation,
     OperationFailedError,
-    Pool,
-    RefusedError,
-    StaleGenerationError,
     StillRunningError,
     UnreachableError,
     operation_of,
@@ -53,23 +46,7 @@ from app.client.models import (
 )
 from app.client.transport import Answer, NoAnswerError, send
 from core.errors import UsageError
-
-__all__ = [
-    "BusyError",
-    "Client",
-    "ClientError",
-    "ConflictError",
-    "InvalidRequestError",
-    "NotAuthorisedError",
-    "NotFoundError",
-    "Operation",
-    "OperationFailedError",
-    "Pool",
-    "RefusedError",
-    "StaleGenerationError",
-    "StillRunningError",
-    "UnreachableError",
-]
+from web.rows import Pool
 
 _N_TRIES = 3
 _MAX_PAUSE_S = 5.0

@@ -1,4 +1,4 @@
-"""What a running driver's server says, as values: pools, operations, and refusals as errors; see ``app.client``."""
+"""The server's answers as values: pools and operations, and refusals as errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from core.errors import PodiumError
+from web import rows
+from web.rows import Pool
 
 
 @dataclass(eq=False)
@@ -81,48 +83,15 @@ class BusyError(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool as it stands; ``state`` is active, pausing, paused, changing, closed or failed."""
-
-    name: str
-    state: str
-    generation: int
-    process_on_nodes: tuple[int, ...]
-    world_size: int
-    groups: tuple[str, ...]
-    n_calls_in_flight: int | None = None
-    n_calls_waiting: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A command on its way; ``document`` is all that the server said of it.
+class Operation(rows.Operation):
+    """An operation as the server shows it; ``document`` is the whole JSON, ``created_at`` is ISO 8601.
 
     ``state`` is pending, preparing, waiting_for_safe_point, running, succeeded, failed, cancelled or expired. ``error``
-    says why it came to nothing, empty otherwise. Times are ms since the run's start.
+    says why it failed, empty otherwise.
     """
 
-    id: str
-    kind: str
-    pool: str
-    state: str
-    done: bool
-    who: str
-    created_at: str
-    created_ms: float
-    updated_ms: float
-    before: str
-    after: str
-    progress: str
-    plan: Mapping[str, Any] | None
-    downtime_ms: float
-    error: str
+    created_at: str = ""
     document: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it is done and did what was asked."""
-        return self.state == "succeeded"
 
 
 @dataclass(eq=False)
@@ -180,9 +149,9 @@ def pool_of(document: Mapping[str, Any]) -> Pool:
 
 def operation_of(document: Mapping[str, Any]) -> Operation:
     """Return the operation that a document is."""
-    names = [one.name for one in fields(Operation) if one.name not in {"error", "document"}]
+    shown = {one.name: document[one.name] for one in fields(Operation) if one.name in document}
     error = document["error"]["detail"] if document["error"] else ""
-    return Operation(**{name: document[name] for name in names}, error=error, document=document)
+    return Operation(**shown | {"error": error}, document=document)
 
 
 def _words(last_change: Mapping[str, Any] | None) -> str:

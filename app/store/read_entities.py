@@ -8,6 +8,7 @@ from collections import defaultdict
 from app.store.codes import LEVELS, unpack_processes, whole
 from app.store.row_query import RowQuery
 from app.store.texts import LINE, shown
+from web.plans import load_plan
 from web.rows import (
     AuditEntry,
     EventRow,
@@ -48,7 +49,12 @@ _WORKERS = RowQuery(
         "last_method": f"coalesce((SELECT m.name FROM method m WHERE m.id = (SELECT s.method_id {_LAST_SPAN})), '')",
     },
 )
-_OPERATIONS = RowQuery(Operation, "operation", columns={"id": "uid", "downtime_ms": "stand_still_ns"})
+_OPERATIONS = RowQuery(
+    Operation,
+    "operation",
+    columns={"id": "uid", "downtime_ms": "stand_still_ns"},
+    parse={"plan": load_plan},
+)
 _AUDIT_ENTRIES = RowQuery(AuditEntry, "audit_entry")
 _GAPS = RowQuery(Gap, "gap")
 _METHODS = RowQuery(

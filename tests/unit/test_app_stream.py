@@ -27,6 +27,11 @@ async def until(events: AsyncIterator[News], name: str) -> News:
     raise AssertionError(f"the stream ended without {name}")
 
 
+def a_pool(name: str, state: str = "active") -> rows.Pool:
+    """Return a pool of four processes."""
+    return rows.Pool(name, state, 0, (4,), 4, ())
+
+
 def test_a_tick_says_that_the_record_grew() -> None:
     before = Snapshot(1, some_run())
     now = Snapshot(2, some_run(duration_ms=61_000.0))
@@ -36,8 +41,8 @@ def test_a_tick_says_that_the_record_grew() -> None:
 
 
 def test_only_what_changed_is_told() -> None:
-    pools: tuple[dict[str, object], ...] = ({"name": "a", "state": "active"}, {"name": "b", "state": "active"})
-    changed: tuple[dict[str, object], ...] = ({"name": "a", "state": "active"}, {"name": "b", "state": "paused"})
+    pools = (a_pool("a"), a_pool("b"))
+    changed = (a_pool("a"), a_pool("b", "paused"))
     operations: tuple[dict[str, object], ...] = ({"id": "op-1", "state": "running"},)
     before = Snapshot(1, some_run(), pools, operations)
     found = news_between(before, replace(before, pools=changed, operations=({"id": "op-1", "state": "succeeded"},)))
@@ -48,11 +53,11 @@ def test_only_what_changed_is_told() -> None:
 
 
 def test_a_pool_that_a_change_replaced_is_told_as_closed_once() -> None:
-    whole: tuple[dict[str, object], ...] = ({"name": "all", "state": "changing", "world_size": 4},)
-    parts: tuple[dict[str, object], ...] = ({"name": "a", "state": "active"}, {"name": "b", "state": "active"})
+    whole = (a_pool("all", "changing"),)
+    parts = (a_pool("a"), a_pool("b"))
     before = Snapshot(1, some_run(), whole)
     now = replace(before, pools=parts)
-    assert [one.data for one in news_between(before, now)] == [*parts, {**whole[0], "state": "closed"}]
+    assert [one.data for one in news_between(before, now)] == [*parts, replace(whole[0], state="closed")]
     assert news_between(now, now) == ()
 
 
@@ -94,8 +99,8 @@ def test_a_pools_change_is_told_from_the_live_plane() -> None:
         plane.by_name["pool"] = replace(plane.by_name["pool"], state="paused", generation=4)
         return (await until(events, "pool")).data
 
-    told = asyncio.run(listen())
-    assert (told["name"], told["state"], told["generation"]) == ("pool", "paused", 4)
+    pool = asyncio.run(listen())
+    assert (pool.name, pool.state, pool.generation) == ("pool", "paused", 4)
 
 
 def test_stopping_ends_every_stream_from_another_thread_and_twice() -> None:

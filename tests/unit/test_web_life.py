@@ -14,7 +14,7 @@ from tests.unit.web_sample_life import CRASH_TEXT
 from web import heatmap, operations, padding, pool_map, postmortem, stragglers, units, workers
 from web.calls import CallFilter
 from web.frame import Frame
-from web.plans import plan_view
+from web.plans import load_plan, plan_view
 from web.rendering import render_page
 from web.rows import CallInFlight, Death, Operation, Pool, PoolGeneration, RankOut, RankTotal, Run, Slot, Worker
 
@@ -207,7 +207,7 @@ def test_pools_that_are_closed_are_not_shown_and_nodes_are_in_natural_order() ->
 def _change(number: int, kind: str, before: list[str], after: list[str]) -> Operation:
     pools = [{"pool": name, "before": [1], "after": [], "generation": 1} for name in before]
     pools += [{"pool": name, "before": [], "after": [1], "generation": 0} for name in after]
-    plan = json.dumps({"kind": kind, "pools": pools, "groups": []})
+    plan = {"kind": kind, "pools": pools, "groups": []}
     return Operation(f"op-{number}", kind, before[0], "succeeded", "me", 0.0, 1.0, "", "", "", plan=plan)
 
 
@@ -266,7 +266,7 @@ def test_every_operation_and_every_attempt_has_a_line() -> None:
 def test_an_operation_without_a_plan_or_with_one_that_cannot_be_read_shows_none() -> None:
     plain = Operation("op", "pause", "gpus", "succeeded", "driver", 0.0, 1.0, "active", "paused", "")
     for plan in ("", "not json", "[]", "{}", '{"pools": [{"pool": "a"}], "groups": []}', '{"pools": 3, "groups": 4}'):
-        (row,) = operations.operation_rows((replace(plain, plan=plan),), ())
+        (row,) = operations.operation_rows((replace(plain, plan=load_plan(plan)),), ())
         assert row.plan is None or row.plan.before == (), plan
 
 
@@ -296,7 +296,7 @@ def test_a_plan_is_a_map_before_and_a_map_after() -> None:
             "stand_still_s": 3.5,
         }
     )
-    plan = plan_view(text)
+    plan = plan_view(load_plan(text))
     assert plan is not None
     assert [(box.name, box.process_on_nodes, box.groups) for box in plan.before] == [("all", (4,), (("actor", 4),))]
     assert [(box.name, box.groups) for box in plan.after] == [("train", (("actor", 2),)), ("rollout", ())]

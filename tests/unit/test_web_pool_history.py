@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from tests.unit.web_sample import SampleRun
@@ -28,7 +27,7 @@ def change(
         {"group": g, "from_pool": a, "to_pool": b, "world_size_before": 2, "world_size_after": 1, "how": "state"}
         for g, a, b in moves
     ]
-    plan = json.dumps({"kind": kind, "pools": pools, "groups": groups})
+    plan = {"kind": kind, "pools": pools, "groups": groups}
     at_ms = number * 1000.0
     return Operation(f"op-{number}", kind, names[0], "succeeded", "me", at_ms, at_ms + 100, "", "", "", plan=plan)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 from tests.unit.web_sample_calls import EVIL, POOLS, SampleCall
@@ -144,7 +143,7 @@ def operations(evil: bool) -> tuple[Operation, ...]:
             after="2, 2",
             error="",
             expected_generation=1,
-            plan=json.dumps(_PLAN),
+            plan=_PLAN,
             safe_point_ms=1300.0,
             downtime_ms=740.0,
         ),

@@ -17,7 +17,7 @@ from app.api.documents import CONTROL_PROBLEMS, OperationDocument, PlanDocument
 from app.api.problems import ProblemError, not_found
 from app.api.responses import json_response, page
 from app.api.routes.submit import Asked, plane_of, submit, unfit
-from app.api.views import operation_view
+from app.api.views import operation_row, operation_view
 from core.control.commands import Merge, Move, Part, Pause, Resize, Resume, Split
 
 router = APIRouter(prefix="/api/v1", responses=CONTROL_PROBLEMS, dependencies=[Depends(require_control)])
@@ -90,9 +90,12 @@ async def cancel_operation(
     if body:
         raise ProblemError(unfit("body: must be empty", "body"))
     plane = plane_of(context)
-    return await context.commands.ask(
-        lambda: json_response(operation_view(plane.cancel(operation_id), context.source.run()))
-    )
+
+    def cancel() -> Response:
+        run = context.source.run()
+        return json_response(operation_view(operation_row(plane.cancel(operation_id), run), run))
+
+    return await context.commands.ask(cancel)
 
 
 @router.post(

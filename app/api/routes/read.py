@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,8 +15,7 @@ from app.api.documents import PROBLEMS, OperationDocument
 from app.api.problems import ProblemError, not_found
 from app.api.responses import json_response, page
 from app.api.tokens import Scope
-from app.api.views import operation_view, pool_view
-from core.control import commands
+from app.api.views import operation_view, pool_row
 from web import calls, rows, source
 from web.rows import Group
 
@@ -252,21 +251,27 @@ async def get_operation(context: Context, operation_id: Annotated[str, Path(max_
 @router.get("/resource-pools", operation_id="list_pools", tags=["resource pools"], dependencies=_NO_QUERY)
 async def list_pools(context: Context) -> Response:
     """List the pools, as they stand now where the driver runs."""
-    return await context.reads.ask(lambda: json_response(page([pool_view(pool) for pool in _pools(context)], None)))
+    return await context.reads.ask(lambda: json_response(page(_pools(context), None)))
 
 
-@router.get("/resource-pools/{name:path}", operation_id="get_pool", tags=["resource pools"], dependencies=_NO_QUERY)
+@router.get(
+    "/resource-pools/{name:path}",
+    operation_id="get_pool",
+    tags=["resource pools"],
+    dependencies=_NO_QUERY,
+    responses={200: {"model": rows.Pool}},
+)
 async def get_pool(context: Context, name: Annotated[str, Path(max_length=200)]) -> Response:
     """Return one pool; its ``ETag`` names its generation, for ``If-Match``."""
 
     def ask() -> Response:
         pool = find_pool(context, name)
-        return json_response(pool_view(pool), headers={"ETag": f'"g{pool.generation}"'})
+        return json_response(pool, headers={"ETag": f'"g{pool.generation}"'})
 
     return await context.reads.ask(ask)
 
 
-def find_pool(context: AppContext, name: str) -> commands.PoolSnapshot | rows.Pool:
+def find_pool(context: AppContext, name: str) -> rows.Pool:
     """Return a pool from the live plane, else from the record.
 
     Raises:
@@ -274,15 +279,17 @@ def find_pool(context: AppContext, name: str) -> commands.PoolSnapshot | rows.Po
         UnknownNameError: The live plane has none.
     """
     if context.control is not None:
-        return context.control.pool(name)
+        return pool_row(context.control.pool(name))
     for pool in context.source.pools():
         if pool.name == name:
             return pool
     raise ProblemError(not_found(f"no resource pool {name!r} in this run"))
 
 
-def _pools(context: AppContext) -> tuple[Any, ...]:
-    return context.control.pools() if context.control is not None else context.source.pools()
+def _pools(context: AppContext) -> tuple[rows.Pool, ...]:
+    if context.control is None:
+        return context.source.pools()
+    return tuple(pool_row(pool) for pool in context.control.pools())
 
 
 def _groups(context: AppContext) -> list[Group]:

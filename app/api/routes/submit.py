@@ -14,8 +14,8 @@ from app.api.context import AppContext, Context, Controller
 from app.api.problems import FieldProblem, Problem, ProblemError, problem_of
 from app.api.responses import json_response
 from app.api.rules import READ_ONLY_HINT, Visitor
-from app.api.views import brief_operation, operation_view, plan_view
-from core.control.commands import Command, ControlPlane, Merge, Operation, OperationState, Pause, Resume
+from app.api.views import brief_operation, operation_row, operation_view, plan_document
+from core.control.commands import Command, ControlPlane, Merge, Operation, OperationState, Pause, Plan, Resume
 from core.errors import (
     GenerationConflictError,
     LiveStateError,
@@ -93,15 +93,17 @@ async def submit(asked: Asking, command: Command, body: ControlRequest | None) -
         # For the audit entry that the guard makes of the answer.
         asked.request.scope["podium.operation"] = operation_id
         location = f"{asked.context.settings.root_path}/api/v1/operations/{operation_id}"
-        return json_response(operation_view(plane.operation(operation_id), run), 202, {"Location": location})
+        return json_response(
+            operation_view(operation_row(plane.operation(operation_id), run), run), 202, {"Location": location}
+        )
 
     return await asked.context.commands.ask(do)
 
 
-def _plan_answer(plan: object, request: Request) -> Response:
+def _plan_answer(plan: Plan, request: Request) -> Response:
     """Return a plan as JSON, or as a part of a page for the dialog of our own pages."""
-    document = plan_view(plan)
-    if document is not None and "text/html" in request.headers.get("accept", ""):
+    document = plan_document(plan)
+    if "text/html" in request.headers.get("accept", ""):
         return Response(render_plan(document).encode("utf-8", "replace"), media_type="text/html")
     return json_response(document)
 
@@ -151,7 +153,7 @@ def refusal(error: PodiumError, plane: ControlPlane, command: Command) -> Proble
     return problem
 
 
-def _planned(plane: ControlPlane, command: Command) -> object:
+def _planned(plane: ControlPlane, command: Command) -> Plan:
     try:
         return plane.plan(command)
     except PodiumError as error:
