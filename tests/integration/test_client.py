@@ -310,6 +310,8 @@ def test_a_person_is_asked_after_the_plan(
     after: tuple[int, ...],
 ) -> None:
     class Terminal:
+        closed = False
+
         def isatty(self) -> bool:
             return True
 
@@ -324,6 +326,8 @@ def test_a_person_is_asked_after_the_plan(
 
 def test_what_the_person_saw_is_what_is_changed(at: MemoryPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
+        closed = False
+
         def isatty(self) -> bool:
             return True
 
