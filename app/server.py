@@ -46,7 +46,8 @@ from web.source import RunSource
 _log = logging.getLogger("podium.server")
 _START_S = 10.0
 _JOIN_S = 3.0
-_N_WAITING = 128
+# A connection beyond these is dropped by the system, and its client tries again a second later.
+_N_WAITING = 1024
 _CONTROL_TOKEN = ".control-token"
 # What a shell shows of a process that somebody ended; a tuple, as an exit code of a script may be any object.
 _ENDED_WITH = (0, 128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM)

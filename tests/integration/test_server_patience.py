@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import struct
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -116,6 +118,15 @@ def test_a_connection_in_use_stays_open_past_that_time(web: WebServer) -> None:
         time.sleep(0.2)
     assert connection.sock is sock
     connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about the socket")
+def test_a_crowd_that_connects_at_once_waits_and_is_not_dropped(web: WebServer) -> None:
+    assert web._socket is not None
+    # Of a socket that listens, tcpi_sacked is how many may wait.
+    info = web._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="utf-8"))
+    assert struct.unpack_from("I", info, 28)[0] >= min(1000, most)
 
 
 def test_a_driver_that_changes_its_folder_keeps_its_record_and_leaves_no_token(
