@@ -61,10 +61,14 @@ check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations eq
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m app.store.check_migrations
+	$(BIN)/mkdocs build --strict -q
 
 format: .venv/.installed-dev ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: .venv/.installed-dev ## the documentation with its API reference, as a site in build/site
+	$(BIN)/mkdocs build --strict -q
 
 openapi: .venv/.installed-dev ## write docs/openapi.json anew after a route was changed
 	$(BIN)/python -m app.api.write_openapi docs/openapi.json

@@ -12,6 +12,7 @@ import pytest
 from fastapi.routing import APIRoute
 from typer.main import get_command
 
+import core
 from app.api.write_openapi import document
 from app.cli.program import program
 from core.events import Event
@@ -81,3 +82,30 @@ def test_the_first_program_has_at_most_twenty_lines_and_compiles() -> None:
     first = re.findall(r"```python\n(.*?)```", _README, re.DOTALL)[0]
     ast.parse(first)
     assert len([line for line in first.splitlines() if line.strip()]) <= 20
+
+
+def test_what_the_architecture_page_names_is_there() -> None:
+    named = re.findall(r"`((?:core|app|web)/[\w/]+\.py)(?::(\w+))?`", _page("architecture"))
+    assert len(named) > 25
+    sources = {path: (_ROOT / path).read_text(encoding="utf-8") for path, _ in named}
+    assert not [
+        f"{path}:{name}"
+        for path, name in named
+        if name and not re.search(rf"^(class|def) {name}\b", sources[path], re.M)
+    ]
+
+
+def test_the_reference_has_every_public_name_of_core() -> None:
+    reference = _page("reference")
+    public = {name: getattr(core, name) for name in core.__all__ if not name.startswith("_")}
+    missing = [
+        name
+        for name, value in public.items()
+        if callable(value)
+        and f"::: {getattr(value, '__module__', '')}.{getattr(value, '__name__', name)}\n" not in reference
+    ]
+    assert not missing
+
+
+def _page(name: str) -> str:
+    return (_ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
