@@ -109,6 +109,14 @@ class Move(_CommandOptions):
 Command: TypeAlias = Pause | Resume | Resize | Split | Merge | Move
 
 
+def expected_generations(command: Command) -> dict[str, int]:
+    """Return the expected generation of each pool for which a command has one."""
+    expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
+    if command.expected_generation is not None and command.pool:
+        expected[command.pool] = command.expected_generation
+    return expected
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMove:
     """What a plan does to a group. ``how`` is "unchanged", "stateless", "state" or "reconfigure"."""

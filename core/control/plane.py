@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from core.control.checks import find_pool
-from core.control.commands import Command, Merge, Operation, OperationState, Pause, Plan, PoolSnapshot, Resize, Resume
+from core.control.commands import (
+    Command,
+    Operation,
+    OperationState,
+    Pause,
+    Plan,
+    PoolSnapshot,
+    Resize,
+    Resume,
+    expected_generations,
+)
 from core.control.estimate import Experience
 from core.control.executor import ChangeExecutor
 from core.control.operations import OperationBook
@@ -279,7 +289,7 @@ class RuntimeControl:
         return tuple({id(runtime): runtime for runtime in (self._runtime, executor.runtime)}.values())
 
     def _check_generations(self, command: Command) -> None:
-        for name, generation in _expected(command).items():
+        for name, generation in expected_generations(command).items():
             pool = self.find(name)
             if pool.generation != generation:
                 raise GenerationConflictError(
@@ -310,7 +320,7 @@ class RuntimeControl:
                 f"operation {operation.id} ({operation.kind} of {operation.pool} by {operation.who}) is in progress, "
                 f"{operation.state.value}; one runs at a time: wait for it or cancel it"
             )
-            for name, generation in _expected(command).items():
+            for name, generation in expected_generations(command).items():
                 if name in self._under_way.executor.change.pools:
                     actual = self.find(name).generation
                     message = f"pool {name} at generation {generation} is being changed by another operation: {words}"
@@ -329,14 +339,6 @@ class RuntimeControl:
                 f"until it has ended",
                 state="changing",
             )
-
-
-def _expected(command: Command) -> dict[str, int]:
-    """Return the expected generation of each pool for which a command has one."""
-    expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
-    if command.expected_generation is not None and command.pool:
-        expected[command.pool] = command.expected_generation
-    return expected
 
 
 def _off_thread(work: Callable[[], T]) -> T:

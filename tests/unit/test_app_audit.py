@@ -5,10 +5,11 @@ from __future__ import annotations
 from app.api.audit import OperationAudit
 from app.store.facts import AuditFacts
 from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
-from core.control.commands import Pause
+from core.control.commands import OperationState, Pause
 from core.dispatch import Dispatch
 from core.events import OperationChanged
 from core.testing import local_controller
+from web.rows import END_STATES
 
 
 class Adder(Worker):
@@ -55,3 +56,7 @@ def test_what_the_driver_itself_does_is_audited_too() -> None:
         controller.plane.submit(Pause(pool.name, "driver"))
     assert [(one.actor, one.action, one.outcome) for one in kept] == [("driver", "pause", "succeeded")]
     assert kept[0].detail == "before active, after paused"
+
+
+def test_the_end_states_of_the_rows_are_those_of_the_control_plane() -> None:
+    assert {state.value for state in OperationState if state.done} == END_STATES

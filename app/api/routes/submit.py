@@ -15,7 +15,17 @@ from app.api.problems import FieldProblem, Problem, ProblemError, problem_of
 from app.api.responses import json_response
 from app.api.rules import READ_ONLY_HINT, Visitor
 from app.api.views import brief_operation, operation_row, operation_view, plan_document
-from core.control.commands import Command, ControlPlane, Merge, Operation, OperationState, Pause, Plan, Resume
+from core.control.commands import (
+    Command,
+    ControlPlane,
+    Merge,
+    Operation,
+    OperationState,
+    Pause,
+    Plan,
+    Resume,
+    expected_generations,
+)
 from core.errors import (
     GenerationConflictError,
     LiveStateError,
@@ -138,10 +148,10 @@ def refusal(error: PodiumError, plane: ControlPlane, command: Command) -> Proble
         case UsageError():
             return replace(problem, errors=(FieldProblem("body", str(error)),))
         case UnknownNameError():
-            ended = _last_change(plane, {error.name}) if error.name in _expected(command) else None
-            return problem if ended is None else _gone(error.name, ended, _expected(command)[error.name])
+            ended = _last_change(plane, {error.name}) if error.name in expected_generations(command) else None
+            return problem if ended is None else _gone(error.name, ended, expected_generations(command)[error.name])
         case GenerationConflictError():
-            last = _last_change(plane, set(_expected(command)))
+            last = _last_change(plane, set(expected_generations(command)))
             more = (*problem.more, ("last_change", None if last is None else brief_operation(last)))
             return replace(problem, headers=(("ETag", f'"g{error.actual}"'),), more=more)
         case LiveStateError():
@@ -165,14 +175,6 @@ def _taken(plane: ControlPlane, command: Command) -> Operation:
         return plane.submit(command)
     except PodiumError as error:
         raise ProblemError(refusal(error, plane, command)) from error
-
-
-def _expected(command: Command) -> dict[str, int]:
-    """Return the generations that a command expects, by pool."""
-    expected = dict(command.expected_generations) if isinstance(command, Merge) else {}
-    if command.expected_generation is not None:
-        expected[command.pool] = command.expected_generation
-    return expected
 
 
 def _last_change(plane: ControlPlane, pools: set[str]) -> Operation | None:
