@@ -43,6 +43,10 @@ if TYPE_CHECKING:
         ModeRule,
         RankArguments,
         _check_dispatch_mode,
+        _padding_size_key,
+        _split_args_kwargs_data_proto,
+        _split_args_kwargs_data_proto_with_auto_padding,
+        accept_registrations,
         broadcast,
         collect_all_to_all,
         collect_dp_compute,
@@ -68,14 +72,19 @@ if TYPE_CHECKING:
         split_lists,
         split_rows,
         update_dispatch_mode,
+        wrap_registered_methods,
     )
     from core.group import (
         ClassWithInitArgs,
         RayClassWithInitArgs,
         RayWorkerGroup,
+        WorkerGroup,
+        _unwrap_ray_remote,
         create_colocated_worker_cls,
         create_colocated_worker_cls_fused,
         create_colocated_worker_raw_cls,
+        func_generator,
+        get_random_string,
     )
     from core.health import check_workers_alive, set_health
     from core.pool import (
@@ -88,7 +97,14 @@ if TYPE_CHECKING:
         sort_placement_group_by_node_ip,
         split_resource_pool,
     )
-    from core.worker import FusedWorker, ReplicatedState, Worker
+    from core.worker import (
+        DistGlobalInfo,
+        DistRankInfo,
+        FusedWorker,
+        ReplicatedState,
+        Worker,
+        get_master_addr_port,
+    )
 
 _HOMES = {
     "core.cluster.deadline": ("deadline",),
@@ -135,6 +151,10 @@ _HOMES = {
         "Execute",
         "MAGIC_ATTR",
         "_check_dispatch_mode",
+        "_padding_size_key",
+        "_split_args_kwargs_data_proto",
+        "_split_args_kwargs_data_proto_with_auto_padding",
+        "accept_registrations",
         "broadcast",
         "collect_all_to_all",
         "collect_dp_compute",
@@ -157,14 +177,19 @@ _HOMES = {
         "register",
         "register_dispatch_mode",
         "update_dispatch_mode",
+        "wrap_registered_methods",
     ),
     "core.group": (
         "ClassWithInitArgs",
         "RayClassWithInitArgs",
         "RayWorkerGroup",
+        "WorkerGroup",
+        "_unwrap_ray_remote",
         "create_colocated_worker_cls",
         "create_colocated_worker_cls_fused",
         "create_colocated_worker_raw_cls",
+        "func_generator",
+        "get_random_string",
     ),
     "core.health": ("check_workers_alive", "set_health"),
     "core.pool": (
@@ -178,11 +203,20 @@ _HOMES = {
         "split_resource_pool",
     ),
     "core.worker": (
+        "DistGlobalInfo",
+        "DistRankInfo",
         "FusedWorker",
         "ReplicatedState",
         "Worker",
+        "get_master_addr_port",
     ),
 }
+_OLD = {
+    "MegatronWorker": "derive from core.Worker and register the worker's mesh with _register_dispatch_collect_info",
+    "NVMegatronRayWorkerGroup": "use core.RayWorkerGroup, which leads workers of any backend",
+    "create_worker_group_register_center": "leave it out: rank 0 is asked for the rendezvous, no actor is in between",
+}
+"""Names of verl before 0.6 that Podium does not have, and what to do."""
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -191,8 +225,14 @@ set_composer(lambda: import_module("core.composition").compose)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its room."""
+    """Import a public name from its room.
+
+    Raises:
+        ImportError: It is one of an old verl; an AttributeError would lose its words in ``from core import name``.
+    """
     home = _HOME.get(name)
+    if name in _OLD:
+        raise ImportError(f"core has no {name}, which verl had before 0.6: {_OLD[name]}", name="core")
     if home is None:
         raise AttributeError(f"module 'core' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(home), name)
@@ -217,6 +257,8 @@ __all__ = [
     "DataProtoItem",
     "Dispatch",
     "Dispatched",
+    "DistGlobalInfo",
+    "DistRankInfo",
     "Execute",
     "FusedWorker",
     "ModeRule",
@@ -230,8 +272,14 @@ __all__ = [
     "Step",
     "SubRayResourcePool",
     "Worker",
+    "WorkerGroup",
     "__version__",
     "_check_dispatch_mode",
+    "_padding_size_key",
+    "_split_args_kwargs_data_proto",
+    "_split_args_kwargs_data_proto_with_auto_padding",
+    "_unwrap_ray_remote",
+    "accept_registrations",
     "all_gather_data_proto",
     "broadcast",
     "check_workers_alive",
@@ -259,9 +307,12 @@ __all__ = [
     "dispatch_one_to_all",
     "extract_pg_from_exist",
     "fold_batch_dim",
+    "func_generator",
     "get",
+    "get_master_addr_port",
     "get_predefined_dispatch_fn",
     "get_predefined_execute_fn",
+    "get_random_string",
     "init",
     "list_of_dict_to_dict_of_list",
     "make_nd_compute_dataproto_dispatch_fn",
@@ -285,4 +336,5 @@ __all__ = [
     "union_tensor_dict",
     "unpad_dataproto",
     "update_dispatch_mode",
+    "wrap_registered_methods",
 ]

@@ -31,6 +31,11 @@ class Finalizer:
         _live[id(self)] = self
         _start()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it was neither done nor called off."""
+        return id(self) in _live
+
     def detach(self) -> None:
         """Cancel the action."""
         self._finalizer.detach()

@@ -159,6 +159,8 @@ class Runtime:
         self._group_names: set[str] = set()
         self._generations: dict[str, int] = {}
         self.slot_tenants: dict[tuple[int, int], set[str]] = {}
+        self.found_slots: dict[object, LivePool] = {}
+        """What stands for the slots of workers that others have started, by class, name and workers."""
         self.holdings = Holdings()
         self._call_ids = itertools.count(1)
         self.live_calls: dict[int, LiveCall] = {}
@@ -280,6 +282,7 @@ class Runtime:
             self.plane.close()
         for pool in self.pools().values():
             pool.release()
+        self.found_slots.clear()
         if self.health is not None:
             self.health.close()
             self.health = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from core.cluster.base import Ref, shares_a_process
@@ -72,6 +72,13 @@ def node_address() -> str:
     from core.cluster.on_ray import node_address as given  # here, because a local cluster must not load Ray
 
     return given()
+
+
+def remote_function(function: Callable[..., Any]) -> Any:
+    """Return what runs a function in another process of the cluster, as ``ray.remote`` has it."""
+    from core.cluster.on_ray import remote_function as made
+
+    return made(function)
 
 
 def is_ref(value: object) -> bool:

@@ -373,6 +373,11 @@ def node_address() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
+def remote_function(function: Callable[..., Any]) -> Any:
+    """Make a function one of Ray's, which takes no CPU."""
+    return ray.remote(num_cpus=0)(function)
+
+
 def _require_connection() -> None:
     """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors."""
     if forked_from():

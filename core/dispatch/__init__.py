@@ -1,5 +1,10 @@
 """How a call's arguments reach the ranks and how their results come back: modes, rules, ``@register``."""
 
+from core.dispatch.chunks import (
+    _padding_size_key,
+    _split_args_kwargs_data_proto,
+    _split_args_kwargs_data_proto_with_auto_padding,
+)
 from core.dispatch.mesh import (
     collect_lazy_compute_data_proto,
     collect_nd_compute,
@@ -10,7 +15,16 @@ from core.dispatch.mesh import (
     make_nd_compute_dataproto_dispatch_fn,
 )
 from core.dispatch.modes import DISPATCH_MODE_FN_REGISTRY, CallOptions, Dispatch, Execute, ModeRule
-from core.dispatch.register import MAGIC_ATTR, Registration, _check_dispatch_mode, register, registration_of
+from core.dispatch.register import (
+    MAGIC_ATTR,
+    Registration,
+    _check_dispatch_mode,
+    accept_registrations,
+    attributes_of,
+    register,
+    registration_of,
+    wrap_registered_methods,
+)
 from core.dispatch.rules import (
     collect_all_to_all,
     collect_dp_compute,
@@ -53,6 +67,11 @@ __all__ = [
     "RankArguments",
     "Registration",
     "_check_dispatch_mode",
+    "_padding_size_key",
+    "_split_args_kwargs_data_proto",
+    "_split_args_kwargs_data_proto_with_auto_padding",
+    "accept_registrations",
+    "attributes_of",
     "broadcast",
     "collect_all_to_all",
     "collect_dp_compute",
@@ -80,4 +99,5 @@ __all__ = [
     "split_lists",
     "split_rows",
     "update_dispatch_mode",
+    "wrap_registered_methods",
 ]

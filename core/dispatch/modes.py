@@ -128,6 +128,11 @@ class _OpenEnumMeta(type):
         members: dict[str, OpenEnum] = cls.__dict__.get("members", {})
         if name in members:
             return members[name]
+        if name.startswith("MEGATRON_"):
+            raise AttributeError(
+                f"{cls.__name__}.{name} is of verl before 0.6; register the method with "
+                f"make_nd_compute_dataproto_dispatch_fn(mesh_name=...) and each worker's place in that mesh"
+            )
         raise AttributeError(f"{cls.__name__} has no member {name!r}; it has {', '.join(members)}")
 
 

@@ -106,6 +106,8 @@ def register(
         if not callable(method):
             raise RegistrationError(f"@register marks methods, got {type(method).__name__}")
         marked = _passthrough(method)
+        for wrap in _wrappers:
+            marked = wrap(marked, registration)
         setattr(
             marked,
             MAGIC_ATTR,
@@ -142,15 +144,92 @@ def _passthrough(method: Callable[P, R]) -> Callable[P, R]:
     return inner
 
 
+MethodWrapper = Callable[[Callable[..., Any], Registration], Callable[..., Any]]
+"""Takes a method that is being registered, and how; returns what is registered in its place."""
+
+_wrappers: list[MethodWrapper] = []
+_foreign_attributes: list[str] = []
+
+
+def wrap_registered_methods(wrapper: MethodWrapper) -> Callable[[], None]:
+    """Have ``wrapper`` around every method that is registered from now on; return a function that ends that.
+
+    For what must happen in the worker before a method sees its arguments or after it has made its result, such as
+    fetching what a reference of another system points to. A wrapper gets the method and its ``Registration`` and
+    returns a function of the same signature, for an ``async def`` method an ``async def`` one; use ``functools.wraps``.
+    Methods that were registered before stay as they are: call this before the module with the workers is imported. The
+    wrapper travels to the workers with the method.
+    """
+    _wrappers.append(wrapper)
+
+    def end() -> None:
+        if wrapper in _wrappers:
+            _wrappers.remove(wrapper)
+
+    return end
+
+
+def accept_registrations(attribute: str) -> Callable[[], None]:
+    """Bind methods that another library's decorator registered, too; return a function that ends that.
+
+    Such a decorator leaves a mapping under ``attribute`` of the method, with ``dispatch_mode``, ``execute_mode`` and,
+    if it has them, ``blocking`` and ``materialize_futures``. Modes are taken by their names, so that its own enums do;
+    a mapping of ``dispatch_fn`` and ``collect_fn`` is taken as it is. Our own registration counts before it.
+    """
+    if attribute != MAGIC_ATTR and attribute not in _foreign_attributes:
+        _foreign_attributes.append(attribute)
+
+    def end() -> None:
+        if attribute in _foreign_attributes:
+            _foreign_attributes.remove(attribute)
+
+    return end
+
+
+def attributes_of(method: object) -> Mapping[str, Any] | None:
+    """Return what ``register``, or a decorator whose registrations are accepted, left on a method; None if nothing."""
+    function = getattr(method, "__func__", method)
+    attrs = getattr(function, MAGIC_ATTR, None)
+    if isinstance(attrs, Mapping):
+        return attrs
+    for attribute in _foreign_attributes:
+        foreign = getattr(function, attribute, None)
+        if isinstance(foreign, Mapping):
+            name = getattr(function, "__qualname__", repr(function))
+            return {
+                **foreign,
+                "dispatch_mode": _own_mode(Dispatch, foreign.get("dispatch_mode"), name),
+                "execute_mode": _own_mode(Execute, foreign.get("execute_mode", Execute.ALL), name),
+            }
+    return None
+
+
+def _own_mode(kind: type[OpenEnum], mode: Any, method: str) -> Any:
+    """Return our member of the name that another library's mode has.
+
+    Raises:
+        RegistrationError: There is none.
+    """
+    if isinstance(mode, Mapping):
+        return mode
+    name = getattr(mode, "name", None) or getattr(mode, "_name", None)
+    if name not in kind.members:
+        raise RegistrationError(
+            f"{method} is registered by another library as {mode!r}, and {kind.__name__} has no member {name!r}; add "
+            f"it with register_dispatch_mode, or register the method with core.register"
+        )
+    return kind.members[name]
+
+
 def registration_of(method: object) -> Registration | None:
     """Return how ``method`` was registered, None if it was not; a static or class method as its function was."""
-    attrs = getattr(getattr(method, "__func__", method), MAGIC_ATTR, None)
-    if not isinstance(attrs, Mapping):
+    attrs = attributes_of(method)
+    if attrs is None:
         return None
     return Registration(
         attrs["dispatch_mode"],
         attrs["execute_mode"],
-        attrs["blocking"],
+        attrs.get("blocking", True),
         attrs.get("materialize_futures", True),
         attrs.get("uneven"),
         attrs.get("zero_copy", False),

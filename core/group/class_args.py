@@ -122,6 +122,11 @@ class RayClassWithInitArgs(ClassWithInitArgs):
         return options
 
 
+def _unwrap_ray_remote(cls: Any) -> Any:
+    """Return the plain class of one that ``ray.remote`` wrapped; anything else as it is."""
+    return _unwrapped(cls)[0] if hasattr(cls, "__ray_metadata__") else cls
+
+
 def _unwrapped(cls: Any) -> tuple[type, dict[str, Any]]:
     """Return the plain class and the options that ``ray.remote`` was given."""
     if isinstance(cls, type):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.cluster import ActorHandle, Placement, Slot
 from core.errors import CallTimeoutError, PlacementError, UsageError
+from core.finalizers import Finalizer
 from core.group.start import align_clocks, check_versions
 from core.group.worker_set import WorkerSet
 from core.pool import RayResourcePool
@@ -17,7 +18,15 @@ from core.worker import RankFacts, WorkerIdentity, entries
 
 
 class FoundSlots(RayResourcePool):
-    """Stands for slots that others have reserved: nothing is reserved here and nothing given back."""
+    """Stands for slots that others have reserved: nothing is reserved here and nothing given back.
+
+    ``group`` is the one name in the record of all groups of a class over the same workers: some drivers make one at
+    each transfer of weights. Its end is recorded when one is closed, or at the driver's exit.
+    """
+
+    group = ""
+    is_announced = False
+    ending: Finalizer | None = None
 
     def admit(self, group: Tenant) -> None:
         """Take the group of the workers that were found.
@@ -25,7 +34,7 @@ class FoundSlots(RayResourcePool):
         Raises:
             PlacementError: Another group is wanted here; only who reserved the slots can place one.
         """
-        if self.groups:
+        if group.name != self.group:
             raise PlacementError(
                 f"pool {self.name} stands for workers that were found, group {group.name} cannot be started on slots "
                 f"that are not this driver's; make another pool for it",
@@ -33,16 +42,43 @@ class FoundSlots(RayResourcePool):
             )
         super().admit(group)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the end of its group was not recorded yet."""
+        return self.ending is not None and self.ending.is_due
+
+    def release(self) -> None:
+        """Leave the workers to their owner."""
+        super().release()
+        if self.ending is not None:
+            self.ending()
+
     def _slot_keys(self) -> list[tuple[int, int]]:
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Workers that were found, in the order they were named, and what stands for their slots."""
+    """Workers that were found, in the order they were named; ``home`` is the name of their group, or of their pool."""
 
-    pool: FoundSlots
+    runtime: Runtime
+    home: str
     workers: WorkerSet
+
+
+def slots_of_found(user_class: type, wanted: str, found: Found) -> FoundSlots:
+    """Return what stands for the slots of workers that were found: the same for the same class, name and workers."""
+    runtime, workers = found.runtime, found.workers
+    key = (user_class, wanted, tuple(runtime.cluster.actor_id(actor) for actor in workers.actors))
+    known = runtime.found_slots.get(key)
+    if isinstance(known, FoundSlots) and known.is_in_use:
+        return known
+    name = runtime.free_pool_name(found.home or "found")
+    pool = FoundSlots([workers.world_size], name_prefix=name, detached=True, runtime=runtime)
+    pool.group = runtime.claim_group_name(wanted)
+    pool.adopt_slots(replace(workers.placement, pool=pool.name), ())
+    runtime.found_slots[key] = pool
+    return pool
 
 
 def find_workers(
@@ -76,16 +112,10 @@ def find_workers(
     identities = tuple(identity for identity, _ in described)
     check_versions(identities, known)
     facts = described[0][1]
-    nodes = [cluster.node_of(actor) for actor in actors]
-    pool = FoundSlots(
-        [len(actors)], name_prefix=runtime.free_pool_name(facts.group.rstrip("_") or "found"), detached=True
-    )
-    pool.adopt_slots(_placement(pool.name, nodes), ())
+    placement = _placement("", [cluster.node_of(actor) for actor in actors])
     clocks = align_clocks(cluster, runtime.clock, actors, deadline)
-    workers = WorkerSet(
-        actors, known, identities, clocks, pool.placement_now, facts.master_addr, int(facts.master_port or 0)
-    )
-    return Found(pool, workers)
+    rendezvous = facts.master_addr, int(facts.master_port or 0)
+    return Found(runtime, facts.group.rstrip("_"), WorkerSet(actors, known, identities, clocks, placement, *rendezvous))
 
 
 def _describe(runtime: Runtime, actor: ActorHandle, name: str, deadline: float) -> tuple[WorkerIdentity, RankFacts]:

@@ -22,6 +22,7 @@ from core.group.bind import Method
 from core.group.call_tracker import CallTracker
 from core.group.class_args import RayClassWithInitArgs
 from core.group.deaths import Deaths
+from core.group.detached import FoundSlots
 from core.group.held_workers import leave_to_holders
 from core.group.live_workers import LiveWorkers, PendingCalls
 from core.group.start import StartSettings
@@ -33,7 +34,10 @@ from core.pool import Gate, RayResourcePool
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What a group was made with. ``role`` is set for a group that is a view of one role of a fused worker."""
+    """What a group was made with. ``role`` is set for a group that is a view of one role of a fused worker.
+
+    ``borrowed`` says that the workers are another process's, which alone ends them.
+    """
 
     name: str
     name_prefix: str
@@ -41,6 +45,7 @@ class GroupSettings:
     start: StartSettings
     uneven: Uneven | None
     role: str = ""
+    borrowed: bool = False
 
     @property
     def detached(self) -> bool:
@@ -141,7 +146,12 @@ class GroupState:
     def begin(self, workers: WorkerSet, methods: Sequence[Method]) -> None:
         """Take the first workers on, and record the group."""
         self._take_on(workers)
-        announce_group(self.name, self.pool, self.settings.class_args.user_class, workers, methods)
+        pool = self.pool
+        if self._parent is None and isinstance(pool, FoundSlots):
+            if pool.is_announced:
+                return
+            pool.is_announced = True
+        announce_group(self.name, pool, self.settings.class_args.user_class, workers, methods)
 
     def replace(self, workers: WorkerSet, pool: RayResourcePool | None, reason: str) -> None:
         """Have other workers from the next call on, in ``pool`` if that is another; end those that do not stay.
@@ -209,7 +219,7 @@ class GroupState:
         live = self.live
         if live is None:
             return
-        own_actors = live.workers.actors if self._parent is None else ()
+        own_actors = live.workers.actors if self._parent is None and not self.settings.borrowed else ()
         self._leave()
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -262,6 +272,9 @@ class GroupState:
     def _end_when_collected(self, live: LiveWorkers) -> None:
         """Have the group ended when it is collected; its workers too, unless who was given handles holds them."""
         settings, pool, workers = self.settings, self.pool, live.workers
+        if self._parent is None and isinstance(pool, FoundSlots) and pool.is_in_use:
+            self._finalizer = pool.ending
+            return
         if self._finalizer is not None:
             self._finalizer.detach()
         own_actors: tuple[ActorHandle, ...] = ()
@@ -272,8 +285,9 @@ class GroupState:
             self._finalizer = Finalizer(self, leave_to_holders, self.runtime, pool, self.name, own_actors, dead)
             return
         reason = "the driver is done, the workers live on" if settings.detached else "the group was closed"
+        is_found = self._parent is None and isinstance(pool, FoundSlots)
         self._finalizer = Finalizer(
-            self,
+            pool if is_found else self,
             end_group,
             self.runtime,
             self.name,
@@ -283,6 +297,8 @@ class GroupState:
             live.deaths.dead,
             reason,
         )
+        if self._parent is None and isinstance(pool, FoundSlots):
+            pool.ending = self._finalizer
 
     def _first_death(self) -> Callable[[], None]:
         """Return what is done when the first worker of a set dies; it holds the group weakly."""

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from core import runtime as runtimes
 from core.cluster import ActorHandle
 from core.data.shares import Uneven
 from core.dispatch import Execute
 from core.dispatch.register import as_uneven
 from core.errors import RegistrationError, UnknownNameError, UsageError
-from core.group.bind import Method, bind, registered_methods
+from core.group.base import WorkerGroup
+from core.group.bind import Method, bind
 from core.group.call import called_by_name, perform
 from core.group.class_args import RayClassWithInitArgs
-from core.group.detached import find_workers
-from core.group.group_state import GroupSettings, GroupState
-from core.group.start import StartSettings, start_workers
-from core.group.worker_set import WorkerSet
+from core.group.group_state import GroupState
+from core.group.make import WantedGroup, find_group, start_group, take_names, taken_names, view_of_role
+from core.group.start import StartSettings
+from core.group.travel import arrive, sent_group
 from core.health.policy import DeathPolicy, HealthOptions
 from core.pool import RayResourcePool
-from core.runtime import OnDeath, Runtime
+from core.runtime import OnDeath
 from core.worker.fused import FusedWorker, Role
 
 P = ParamSpec("P")
 W = TypeVar("W")
 
 
-class RayWorkerGroup:
+class RayWorkerGroup(WorkerGroup):
     """One worker per slot of a pool. Its registered methods are the group's own: calling one runs it on the ranks.
 
     ``close``, leaving a ``with`` block, or dropping the last reference ends the workers; detached ones only ``close``.
@@ -100,40 +100,60 @@ class RayWorkerGroup:
                 f"RayWorkerGroup needs RayClassWithInitArgs(your_class, ...) as its worker class, got "
                 f"{getattr(ray_cls_with_init, '__name__', None) or type(ray_cls_with_init).__name__}"
             )
-        settings = StartSettings.checked(
-            bin_pack=bin_pack,
-            device_name=device_name,
-            use_gpu=use_gpu,
-            detached=detached or exist,
-            rendezvous=(master_addr, master_port),
-            master_port_range=master_port_range,
-            worker_env=worker_env or {},
-            nsight=(profile_steps, worker_nsight_options),
-            timeout_s=ray_wait_register_center_timeout,
+        self._wanted = WantedGroup(
+            class_args=ray_cls_with_init,
+            name_prefix=name_prefix,
+            health=HealthOptions.checked(on_death, max_restarts, call_timeout_s),
+            uneven=None if uneven is None else as_uneven(uneven),
+            start=partial(
+                StartSettings.checked,
+                bin_pack=bin_pack,
+                device_name=device_name,
+                use_gpu=use_gpu,
+                detached=detached or exist,
+                rendezvous=(master_addr, master_port),
+                master_port_range=master_port_range,
+                worker_env=worker_env or {},
+                nsight=(profile_steps, worker_nsight_options),
+                timeout_s=ray_wait_register_center_timeout,
+            ),
         )
-        health = HealthOptions.checked(on_death, max_restarts, call_timeout_s)
-        methods = registered_methods(ray_cls_with_init.user_class, _TAKEN)
-        name = name_prefix or ray_cls_with_init.user_class.__name__
-        how = None if uneven is None else as_uneven(uneven)
+        self._wanted.start()
         if resource_pool is None:
-            found = find_workers(runtimes.current(), worker_names, worker_handles, settings.timeout_s)
-            made_with = _settings(found.pool.runtime, name, name_prefix, ray_cls_with_init, settings, how)
-            self._state = GroupState(made_with, found.pool, health)
-            found.pool.admit(self._state)
-            self._begin(found.workers, methods)
-            return
-        own = None if isinstance(resource_pool, RayResourcePool) else settings.pool_of(resource_pool)
-        pool = own or cast("RayResourcePool", resource_pool).present
-        made_with = _settings(pool.runtime, name, name_prefix, ray_cls_with_init, settings, how)
-        self._state = GroupState(made_with, pool, health)
-        self._state.owns_pool = own is not None
-        try:
-            workers = _start(self._state)
-        except BaseException:
-            if own is not None:
-                own.close()
-            raise
-        self._begin(workers, methods)
+            self._init_with_detached_workers(worker_names=worker_names, worker_handles=worker_handles)
+        else:
+            self._init_with_resource_pool(
+                resource_pool=resource_pool,
+                ray_cls_with_init=ray_cls_with_init,
+                bin_pack=bin_pack,
+                detached=detached,
+                worker_env=worker_env,
+            )
+        if "_state" not in self.__dict__:
+            raise UsageError(
+                f"{type(self).__qualname__} overrides how its workers are made and did not call "
+                f"super()._init_with_resource_pool(...): RayWorkerGroup starts the workers there"
+            )
+
+    def _init_with_resource_pool(
+        self,
+        resource_pool: RayResourcePool | Sequence[int],
+        ray_cls_with_init: RayClassWithInitArgs,
+        bin_pack: bool = True,
+        detached: bool = False,
+        worker_env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the workers; a subclass may override it to change the arguments, and must call it."""
+        start = self._wanted.start(bin_pack=bin_pack, detached=detached, worker_env=worker_env or {})
+        self._state, methods = start_group(resource_pool, replace(self._wanted, class_args=ray_cls_with_init), start)
+        self._offer(methods)
+
+    def _init_with_detached_workers(
+        self, worker_names: Sequence[str] | None = None, worker_handles: Sequence[ActorHandle] | None = None
+    ) -> None:
+        """Take workers that exist; as ``_init_with_resource_pool`` for a subclass."""
+        self._state, methods = find_group(worker_names, worker_handles, self._wanted, self._wanted.start())
+        self._offer(methods)
 
     @classmethod
     def from_detached(
@@ -183,11 +203,14 @@ class RayWorkerGroup:
         group = cls(resource_pool, RayClassWithInitArgs(worker_class, *args, **kwargs))
         return cast("W", group)
 
-    def _begin(self, workers: WorkerSet, methods: Sequence[Method]) -> None:
-        """Be a group of workers that are up: take them on, record that, and offer their methods."""
-        self._state.begin(workers, methods)
+    def _offer(self, methods: Sequence[Method]) -> None:
+        """Offer the methods of workers that are up."""
         for method in methods:
             setattr(self, method.name, bind(method, self._perform))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process, where it arrives as a group on the same workers; see ``core.group.travel``."""
+        return arrive, (type(self), sent_group(self._state, self.__dict__))
 
     def spawn(self, prefix_set: Iterable[str]) -> dict[str, RayWorkerGroup]:
         """Return one group per role of a colocated group, each with that role's methods under their own names.
@@ -207,7 +230,7 @@ class RayWorkerGroup:
             RegistrationError: A role's name would hide something of every group's.
         """
         for role in prefix_set:
-            if role in _TAKEN:
+            if role in taken_names():
                 raise RegistrationError(f"role {role!r} would hide the {role!r} of every worker group; rename it")
             setattr(self, role, self._of_role(role))
 
@@ -221,12 +244,9 @@ class RayWorkerGroup:
             raise UnknownNameError(
                 f"group {self.name} has no role {role!r}; it has {known}", name=role, known=tuple(roles)
             )
-        made_of = RayClassWithInitArgs(roles[role].user_class, *roles[role].args, **roles[role].kwargs)
-        start, uneven = state.settings.start, state.settings.uneven
-        settings = _settings(state.runtime, role, self.name_prefix, made_of, start, uneven, role)
         view = object.__new__(type(self))
-        view._state = GroupState(settings, state.pool, state.health, parent=state)
-        view._begin(state.started, registered_methods(roles[role].user_class, _TAKEN, role))
+        view._state, methods = view_of_role(state, role, roles[role])
+        view._offer(methods)
         return view
 
     def _perform(self, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -241,6 +261,11 @@ class RayWorkerGroup:
     def _collect_info(self) -> dict[str, list[bool]]:
         """Return whether each rank's result counts, by mesh, under the name that verl's own functions read."""
         return self._state.collect_info
+
+    @property
+    def ray_cls_with_init(self) -> RayClassWithInitArgs:
+        """Return the worker class with its constructor's arguments."""
+        return self._state.settings.class_args
 
     @property
     def name(self) -> str:
@@ -318,6 +343,10 @@ class RayWorkerGroup:
             called_by_name(method_name, Execute.RANK_ZERO, True, self._state.settings.role), args, kwargs
         )
 
+    def _execute_remote_single_worker(self, worker: ActorHandle, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method of one worker and return a reference; it is not recorded."""
+        return self._state.runtime.cluster.ask(worker, method_name, args, kwargs)
+
     def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
         """From now on a worker that dies, busy or idle, ends this process by SIGABRT, whatever the group's policy was.
 
@@ -350,43 +379,9 @@ class RayWorkerGroup:
             """Tell type checkers that a group has its class's registered methods."""
 
 
-_TAKEN = frozenset(name for name in dir(RayWorkerGroup) if not name.startswith("__")) | {"_state"}
+take_names(name for name in dir(RayWorkerGroup) if not name.startswith("__"))
 
 
 def state_of(group: RayWorkerGroup) -> GroupState:
     """Return what live changes and restarts work on; not for drivers."""
     return group._state  # noqa: SLF001 (a public name would hide a method of that name of the user's)
-
-
-def _settings(
-    runtime: Runtime,
-    name: str,
-    name_prefix: str | None,
-    class_args: RayClassWithInitArgs,
-    start: StartSettings,
-    uneven: Uneven | None,
-    role: str = "",
-) -> GroupSettings:
-    """Return what a group is made with, under a name of its own."""
-    unique = runtime.claim_group_name(name.rstrip("_") or name)
-    return GroupSettings(
-        name=unique,
-        name_prefix=name_prefix or f"{unique}_{uuid.uuid4().hex[:6]}_",
-        class_args=class_args,
-        start=start,
-        uneven=uneven,
-        role=role,
-    )
-
-
-def _start(state: GroupState) -> WorkerSet:
-    """Start the first workers of a group on its pool."""
-    settings, pool, runtime = state.settings, state.pool, state.runtime
-    placement = settings.start.place(pool)
-    pool.admit(state)
-    request = settings.start.request(state.name, settings.name_prefix, settings.class_args, pool, placement)
-    try:
-        return start_workers(runtime.cluster, runtime.clock, request)
-    except BaseException:
-        pool.dismiss(state.name)
-        raise

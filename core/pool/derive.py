@@ -17,7 +17,11 @@ from core.pool.resource_pool import RayResourcePool
 
 
 class SubRayResourcePool(RayResourcePool):
-    """Some consecutive slots of placement groups that exist, over node borders too."""
+    """Some consecutive slots of placement groups that exist, over node borders too.
+
+    ``pgs`` are the placement groups, ``start_bundle_index`` is the first slot counted over all of them, and
+    ``subgroup_world_size`` how many there are.
+    """
 
     def __init__(
         self,
@@ -27,19 +31,20 @@ class SubRayResourcePool(RayResourcePool):
         *,
         parents: Sequence[RayResourcePool] = (),
         process_on_nodes: Sequence[int] | None = None,
+        whole: Placement | None = None,
         **kwargs: Any,
     ) -> None:
         """Take ``subgroup_world_size`` slots from slot ``start_bundle_index`` on, counted over all the groups.
 
         ``kwargs`` are those of ``RayResourcePool``; ``parents`` are kept alive, ``process_on_nodes`` follows from the
-        slots.
+        slots; ``whole`` are the slots of the groups where they are known.
 
         Raises:
             PoolSpecError: There are not so many slots.
         """
         del process_on_nodes
         super().__init__([subgroup_world_size] if subgroup_world_size > 0 else None, **kwargs)
-        whole = self.runtime.cluster.adopt(self.name, placement_groups)
+        whole = whole or self.runtime.cluster.adopt(self.name, placement_groups)
         end = start_bundle_index + subgroup_world_size
         if start_bundle_index < 0 or subgroup_world_size < 1 or end > len(whole.slots):
             self.close()
@@ -88,11 +93,20 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
             f"more"
         )
     placement = resource_pool.placement_or_reserved()
-    parts = []
+    # Of a part that is split again the groups are still the whole ones.
+    before = resource_pool.start_bundle_index if isinstance(resource_pool, SubRayResourcePool) else 0
+    parts: list[RayResourcePool] = []
     start = 0
     for number, size in enumerate(sizes):
-        part = _empty_like(resource_pool, [size], f"{resource_pool.name}_part{number}")
-        part.adopt_slots(subset(placement, placement.slots[start : start + size]), [resource_pool])
+        part = SubRayResourcePool(
+            placement.native,
+            start,
+            size,
+            parents=[resource_pool],
+            whole=placement,
+            **_like(resource_pool, f"{resource_pool.name}_part{number}"),
+        )
+        part.start_bundle_index = before + start
         parts.append(part)
         start += size
     return parts
@@ -118,7 +132,7 @@ def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResour
             f"pools {rp1.name} and {rp2.name} share {len(common)} slots, no slot can be in a pool twice"
         )
     merged = _united(f"{rp1.name}+{rp2.name}", placements)
-    pool = _empty_like(rp1, [len(merged.slots)], merged.pool)
+    pool = RayResourcePool([len(merged.slots)], **_like(rp1, merged.pool))
     pool.adopt_slots(merged, [rp1, rp2])
     return pool
 
@@ -149,12 +163,12 @@ def _key(placement: Placement, slot: Slot) -> tuple[int, int]:
     return id(placement.native[slot.group_index]), slot.bundle_index
 
 
-def _empty_like(pool: RayResourcePool, process_on_nodes: Sequence[int], name: str) -> RayResourcePool:
-    return RayResourcePool(
-        process_on_nodes,
-        use_gpu=pool.use_gpu,
-        name_prefix=pool.runtime.free_pool_name(name),
-        max_colocate_count=pool.max_colocate_count,
-        detached=pool.detached,
-        accelerator_type=pool.accelerator_type,
-    )
+def _like(pool: RayResourcePool, name: str) -> dict[str, Any]:
+    """Return the arguments that make a pool like another."""
+    return {
+        "use_gpu": pool.use_gpu,
+        "name_prefix": pool.runtime.free_pool_name(name),
+        "max_colocate_count": pool.max_colocate_count,
+        "detached": pool.detached,
+        "accelerator_type": pool.accelerator_type,
+    }

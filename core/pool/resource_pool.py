@@ -151,6 +151,11 @@ class RayResourcePool(ResourcePool):
         """
         return list(self.placement(strategy, device_name, name).native)
 
+    @property
+    def pgs(self) -> list[Any] | None:
+        """Return what ``get_placement_groups`` does once the slots are reserved, None before."""
+        return None if self._placement is None else list(self._placement.native)
+
     def placement(
         self, strategy: str = "STRICT_PACK", device_name: str = "cuda", cluster_name: str | None = None
     ) -> Placement:

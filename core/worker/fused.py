@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ClassVar
 
-from core.dispatch import MAGIC_ATTR, registration_of
+from core.dispatch import MAGIC_ATTR, attributes_of, registration_of
 from core.errors import RegistrationError
 from core.worker.live import ReplicatedState, SavesState, can_call
 from core.worker.worker import Worker
@@ -133,5 +133,5 @@ def _delegate(role: str, method: str, function: Any) -> Callable[..., Any]:
             return getattr(self.fused_worker_dict[role], method)(*args, **kwargs)
 
         made = delegate
-    setattr(made, MAGIC_ATTR, getattr(function, MAGIC_ATTR))
+    setattr(made, MAGIC_ATTR, attributes_of(function))
     return made

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from core.cluster.fetching import node_address, remote_function
 from core.errors import UsageError
 
 
@@ -60,3 +62,35 @@ def keep_port(candidates: Iterable[int] = (0,)) -> int:
     if dropped is not None:
         dropped.close()
     return int(held.getsockname()[1])
+
+
+class _AddressAndPort:
+    """Where a rendezvous can be: called here, or by ``.remote()`` in a process that the cluster chooses."""
+
+    def __call__(self, master_port_range: Sequence[int] | None = None) -> tuple[str, str]:
+        """Return this node's address and a free port that this process holds; see ``keep_port``.
+
+        Args:
+            master_port_range: ``(first, end)`` of the ports to choose from; any when not given.
+
+        Raises:
+            UsageError: None of them is free.
+        """
+        return address_and_port(master_port_range)
+
+    def remote(self, master_port_range: Sequence[int] | None = None) -> Any:
+        """Return a reference of what the call gives in another process, on Ray."""
+        return remote_function(address_and_port).remote(master_port_range)
+
+    def options(self, **options: Any) -> Any:
+        """Return the remote function with options of Ray's, such as a scheduling strategy."""
+        return remote_function(address_and_port).options(**options)
+
+
+def address_and_port(master_port_range: Sequence[int] | None = None) -> tuple[str, str]:
+    """Return this node's address and a free port; see ``get_master_addr_port``."""
+    candidates = (0,) if master_port_range is None else range(*master_port_range)
+    return node_address().strip("[]"), str(keep_port(candidates))
+
+
+get_master_addr_port = _AddressAndPort()

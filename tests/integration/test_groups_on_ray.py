@@ -17,7 +17,16 @@ import ray
 import torch
 from ray.util.placement_group import placement_group_table
 
-from core import DataProto, DataProtoFuture, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, broadcast, get
+from core import (
+    DataProto,
+    DataProtoFuture,
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    broadcast,
+    get,
+    get_master_addr_port,
+)
 from core.cluster import ReserveRequest
 from core.control import Pause, Resume, RuntimeControl
 from core.errors import (
@@ -32,7 +41,7 @@ from core.errors import (
 )
 from core.events import CallFinished, CallStarted, RankFinished, WorkerEnded
 from core.finalizers import drain
-from core.runtime import Runtime
+from core.runtime import Runtime, current
 from core.testing import RecordingObserver
 from tests.group_workers import AsyncRing, Faulty, Ring, Rows
 from tests.unit.test_errors import TREE, sample
@@ -435,6 +444,44 @@ def test_a_dropped_group_is_gone_with_its_workers(two: RayResourcePool) -> None:
     gc.collect()
     assert eventually(lambda: not names_that_start("dropped"))
     assert two.groups == ()
+
+
+@ray.remote(num_cpus=0)
+class Elsewhere:
+    """Another process: it is sent groups, and sends one on."""
+
+    def use(self, group: RayWorkerGroup) -> tuple[list[int], int, int]:
+        """Call a group, count what was recorded here, and close it."""
+        seen = RecordingObserver()
+        current().bus.subscribe(seen)
+        answered = group.echo(5)
+        kept = len(group.act(rows(4), broadcast("keep")))
+        seen.await_count(CallFinished, 2)
+        group.close()
+        return answered, kept, len(seen.of(CallFinished))
+
+    def give(self, group: RayWorkerGroup) -> RayWorkerGroup:
+        """Return a group to who asks."""
+        return group
+
+
+def test_a_group_travels_between_processes_and_its_workers_stay_their_owners(
+    two: RayResourcePool, ray_runtime: tuple[Runtime, RecordingObserver]
+) -> None:
+    group = RayWorkerGroup(two, RayClassWithInitArgs(Rows), name_prefix="travels")
+    elsewhere = Elsewhere.remote()  # type: ignore[attr-defined]
+    n_before = len(ray_runtime[1].of(CallFinished))
+    assert ray.get(elsewhere.use.remote(group)) == ([5, 5], 4, 2)
+    assert len(ray_runtime[1].of(CallFinished)) == n_before
+    came: RayWorkerGroup = ray.get(elsewhere.give.remote(group))
+    assert came.echo(6) == [6, 6]
+    came.close()
+    assert group.echo(7) == [7, 7]
+    address, port = ray.get(get_master_addr_port.options(num_cpus=0).remote())
+    assert address == group.master_address
+    assert int(port) > 0
+    ray.kill(elsewhere)
+    group.close()
 
 
 def test_workers_of_a_dropped_group_live_until_their_handles_are_dropped(two: RayResourcePool) -> None:
