@@ -1,6 +1,6 @@
 """Visitors without a token that want no answer, 154 at once: ``python -m tests.attackers ADDRESS PATH SECONDS``.
 
-``PATH`` is the largest file that the server gives to everybody.
+``PATH`` is the largest file that the server gives to everybody. Prints "begun" first.
 """
 
 from __future__ import annotations
@@ -107,4 +107,5 @@ async def attack(address: str, large: str, for_s: float) -> None:
 
 
 if __name__ == "__main__":
+    print("begun", flush=True)
     asyncio.run(attack(sys.argv[1], sys.argv[2], float(sys.argv[3])))

@@ -83,9 +83,11 @@ def test_a_training_loop_hardly_notices_an_attack_and_a_token_holder_is_served(t
         for i in range(N_ROUNDS):
             phase(f"idle {i}")
             idle_s += visit(address, token, round_s)
-            phase(f"attack {i}")
             attack = [sys.executable, "-m", "tests.attackers", address, large, str(round_s)]
-            with subprocess.Popen(attack, cwd=ROOT) as attackers:
+            with subprocess.Popen(attack, cwd=ROOT, stdout=subprocess.PIPE, text=True) as attackers:
+                assert attackers.stdout is not None
+                assert attackers.stdout.readline() == "begun\n"
+                phase(f"attack {i}")
                 attacked_s += visit(address, token, round_s)
             assert attackers.returncode == 0
         lead.write("end\n")
