@@ -67,9 +67,9 @@ class Placement:
 class SpawnRequest:
     """A worker process wanted on a slot, on the node of the worker ``beside``, or on the node of an address.
 
-    ``name`` is empty for one that nobody looks for. ``args`` and ``kwargs`` are the constructor's, none for the shells
-    of a group's workers. ``num_gpus`` may be a fraction; ``env`` is there from the process's first instruction;
-    ``options`` are the cluster's own, passed on as they are.
+    ``name`` is empty for a worker without a name. ``args`` and ``kwargs`` are the constructor's, none for the shells
+    of a group's workers. ``num_gpus`` may be a fraction; ``env`` is set before the process starts;
+    ``options`` are passed to the cluster unchanged.
     """
 
     actor_class: type
@@ -89,7 +89,7 @@ class SpawnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A method on its way: the reference of its result and that of its receipt (times and sizes)."""
+    """A submitted method: the reference of its result and that of its receipt (times and sizes)."""
 
     result: Ref
     receipt: Ref
@@ -97,7 +97,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reference came to: a value, or the error that stands in its place."""
+    """The outcome of a reference: a value or an error."""
 
     value: Any = None
     error: BaseException | None = None
@@ -105,7 +105,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StoreRoom:
-    """The shared memory that the cluster's store has on this node, and how much of it nobody uses."""
+    """The shared memory of the cluster's store on this node, and how much of it is free."""
 
     capacity_bytes: int
     free_bytes: int
@@ -114,7 +114,7 @@ class StoreRoom:
 class Cluster(Protocol):
     """Processes, slots and references.
 
-    Errors of workers come out of ``fetch`` and ``on_ready`` as ``core.errors.WorkerError``; a death as
+    ``fetch`` and ``on_ready`` deliver errors of workers as ``core.errors.WorkerError``; a death as
     ``WorkerDiedError`` whose rank the caller fills in.
     """
 
@@ -127,14 +127,14 @@ class Cluster(Protocol):
         """Reserve the slots of a pool.
 
         Raises:
-            PlacementError: They do not fit, or were not free by ``timeout_s``; nothing is left pending.
+            PlacementError: They do not fit, or were not free within ``timeout_s``; nothing is left pending.
         """
         ...
 
     def shortage(self, request: ReserveRequest, without: Sequence[Any] = ()) -> PlacementError | None:
         """Return why ``request`` does not fit right now, None when it does; nothing is reserved.
 
-        The native groups ``without`` are taken as given back already.
+        The native groups ``without`` count as released.
         """
         ...
 
@@ -143,11 +143,11 @@ class Cluster(Protocol):
         ...
 
     def release(self, placement: Placement) -> None:
-        """Give the slots back; no error when they are gone already."""
+        """Release the slots; no error if they were released already."""
         ...
 
     def spawn(self, request: SpawnRequest) -> ActorHandle:
-        """Start a worker process and return at once; the first ``submit`` shows whether it came up."""
+        """Start a worker process and return at once; the first ``submit`` fails if it did not start."""
         ...
 
     def submit(self, actor: ActorHandle, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submitted:
@@ -160,7 +160,7 @@ class Cluster(Protocol):
     def ask(self, actor: ActorHandle, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ref:
         """Run ``method`` of ``actor``, whose name starts with one of ``ONE_RETURN_PREFIXES``, for its one result.
 
-        Cheaper than ``submit`` where nobody but the caller will read the result. References arrive as their values.
+        Cheaper than ``submit``, for results that only the caller reads. References arrive as their values.
         """
         ...
 
@@ -169,10 +169,10 @@ class Cluster(Protocol):
         ...
 
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
-        """Yield the places in ``refs`` of those that came to a value or an error, as soon as they did.
+        """Yield the indices in ``refs`` of those that have a value or an error, as soon as they do.
 
         Raises:
-            TimeoutError: Not all had after ``timeout_s``.
+            TimeoutError: Some had none after ``timeout_s``.
         """
         ...
 
@@ -189,7 +189,7 @@ class Cluster(Protocol):
         ...
 
     def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
-        """Return the values, in order; raise the first error as soon as one reference came to one.
+        """Return the values, in order; raise the first error as soon as a reference has one.
 
         Raises:
             TimeoutError: Not all were ready after ``timeout_s``.
@@ -201,7 +201,7 @@ class Cluster(Protocol):
         ...
 
     def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
-        """Call ``callback`` on another thread as soon as ``ref`` came to a value or an error."""
+        """Call ``callback`` on another thread as soon as ``ref`` has a value or an error."""
         ...
 
     def is_ref(self, value: object) -> bool:
@@ -209,15 +209,15 @@ class Cluster(Protocol):
         ...
 
     def find(self, name: str) -> ActorHandle:
-        """Return the worker process of that name, whoever started it.
+        """Return the worker process of that name, whichever process started it.
 
         Raises:
-            UnknownNameError: None of that name lives.
+            UnknownNameError: There is none of that name.
         """
         ...
 
     def adopt_actor(self, actor: ActorHandle) -> None:
-        """Make ready to ``submit`` to a worker process that this object has not started."""
+        """Prepare to ``submit`` to a worker process that this object has not started."""
         ...
 
     def actor_id(self, actor: ActorHandle) -> str:
@@ -225,21 +225,21 @@ class Cluster(Protocol):
         ...
 
     def node_of(self, actor: ActorHandle) -> str:
-        """Return the address of the node a worker process is on; it is asked, so it must be free to answer.
+        """Return the address of a worker process's node; the process itself is called, so it must not be busy.
 
         Raises:
-            WorkerDiedError: It is gone.
+            WorkerDiedError: It has ended.
         """
         ...
 
     def kill(self, actor: ActorHandle) -> None:
-        """End a worker process at once; no error when it is gone already."""
+        """End a worker process at once; no error if it has ended already."""
         ...
 
     def retire(self, actors: Sequence[ActorHandle], limit_s: float) -> None:
         """Let worker processes clean up, all at the same time and for at most ``limit_s``, then end them.
 
-        One that is busy cleans up when it is done with what it does; past the limit it is ended as it is.
+        A busy one cleans up after its current method; after the limit it is ended in any case.
         """
         ...
 
@@ -254,7 +254,7 @@ class Cluster(Protocol):
     def on_death(self, actor: ActorHandle, callback: Callable[[WorkerDiedError], None]) -> bool:
         """Call ``callback`` on another thread when a worker process ends, on purpose or not.
 
-        Returns False where the cluster cannot: then the process is to be watched, or asked now and then.
+        Returns False if the cluster cannot do that: the process must then be watched or polled.
         """
         ...
 
@@ -263,7 +263,7 @@ class Cluster(Protocol):
 
         Raises:
             UnknownNameError: No node of that address is up.
-            TimeoutError: It was not done after ``timeout_s``.
+            TimeoutError: It had not finished after ``timeout_s``.
         """
         ...
 
@@ -272,7 +272,7 @@ class Cluster(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what this object started; may be called twice."""
+        """End what this object started; may be called twice."""
         ...
 
 
@@ -282,7 +282,7 @@ _local_environ: ContextVar[dict[str, str] | None] = ContextVar("podium_worker_en
 def environ() -> Mapping[str, str]:
     """Return the environment of the worker this code runs in.
 
-    That is ``os.environ``, but for a worker that shares a process with others: it has one of its own.
+    That is ``os.environ``, except for a worker that shares a process with others, which has its own.
     """
     own = _local_environ.get()
     return os.environ if own is None else own
@@ -304,5 +304,5 @@ def adopt_environ(variables: Mapping[str, str]) -> None:
 
 
 def isolate_environ() -> None:
-    """Give this thread's worker an environment of its own, a copy of the process's."""
+    """Give this thread's worker its own environment, a copy of the process's."""
     _local_environ.set(dict(os.environ))

@@ -1,4 +1,4 @@
-"""References, wherever one is: on the driver or inside a worker, without knowing the cluster they came from."""
+"""References on the driver or inside a worker, without knowing which cluster they belong to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def offer(memory: Any, transport: str) -> Offer:
     """Keep a tensor in this worker, for others to take by the cluster's direct transport of that name.
 
     Raises:
-        NoDirectTransport: The cluster has none, or this tensor cannot go by it.
+        NoDirectTransport: The cluster has none, or it cannot transfer this tensor.
     """
     if shares_a_process():
         raise NoDirectTransport("the workers of a local cluster share the driver's process")
@@ -37,7 +37,7 @@ def take(offers: Sequence[Offer]) -> list[Any]:
     """Return the tensors that other workers keep, in order, by direct transport.
 
     Raises:
-        NoDirectTransport: One cannot be had that way.
+        NoDirectTransport: One cannot be transferred that way.
     """
     from core.cluster.on_ray import RayCluster
 
@@ -48,8 +48,8 @@ def take_by_store(offers: Sequence[Offer], timeout_s: float) -> list[Any]:
     """Return what other workers keep as read-only arrays of bytes in the cluster's shared memory, in order.
 
     Raises:
-        WorkerDiedError: A worker is gone, and what it kept with it.
-        TimeoutError: One has not answered after ``timeout_s``.
+        WorkerDiedError: A worker has ended, and its tensors are lost.
+        TimeoutError: One has not responded after ``timeout_s``.
     """
     from core.cluster.on_ray import RayCluster
 
@@ -66,7 +66,7 @@ def assigned_devices() -> tuple[str, ...]:
 
 
 def node_address() -> str:
-    """Return the address of the node that this process is on, as the cluster has it."""
+    """Return the cluster's address of the node of this process."""
     if shares_a_process():
         return LOCAL_NODE
     from core.cluster.on_ray import node_address as given  # here, because a local cluster must not load Ray

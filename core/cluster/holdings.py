@@ -1,8 +1,8 @@
-"""Who holds which slots: none is in two pools, none is lost, and what nobody holds a part of any more is given back.
+"""Which pool owns which slots: no slot is in two pools, none is lost, and unused native groups are released.
 
-The cluster reserves slots in native groups (placement groups) that can only be given back whole. Pools that were split
-or resized hold parts of one; it goes when the last of them lets go. Slots of a native group that no pool holds while
-others hold the rest are spare: they wait for a pool that grows.
+The cluster reserves slots in native groups (placement groups) that can only be released as a whole. Pools that were
+split or resized own parts of one; it is released when none of them owns a part any more. Slots that no pool owns while
+others own the rest of their native group are spare: a pool that grows can use them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from core.cluster import Cluster, Placement, Slot
 from core.errors import StateError
 
 SlotKey: TypeAlias = tuple[int, int]
-"""What names a slot on the cluster: the identity of its native group, and its bundle."""
+"""The key of a slot on the cluster: the ``id`` of its native group, and the index of its bundle."""
 
 
 def slot_keys(placement: Placement) -> tuple[SlotKey, ...]:
-    """Return what names each slot of a placement, in rank order, whatever pool it is in."""
+    """Return the key of each slot of a placement, in rank order."""
     return tuple((id(placement.native[slot.group_index]), slot.bundle_index) for slot in placement.slots)
 
 
 class Holding:
-    """A pool's hold on its slots; it has no other content than to be the one."""
+    """A pool's ownership of its slots, compared by identity."""
 
     def __init__(self, pool: str) -> None:
         """Name the pool, for messages."""
@@ -45,7 +45,7 @@ class Holdings:
         """Take the slots of ``leave`` and give others to ``take``, all at once; return what is to be released.
 
         Raises:
-            StateError: A slot is in a pool that does not leave it, or would be given twice; nothing was changed.
+            StateError: A slot belongs to another pool, or would be in two pools; nothing was changed.
         """
         with self._lock:
             given = {key: holder for key, holder in self._holders.items() if holder not in leave}
@@ -78,13 +78,13 @@ class Holdings:
             return tuple(self._slots[key] for key in keys)
 
     def is_shared(self, native: Any, holding: Holding) -> bool:
-        """Whether slots of a native group are in other pools than that of ``holding``."""
+        """Return whether slots of a native group are in other pools than that of ``holding``."""
         with self._lock:
             return any(key[0] == id(native) and holder is not holding for key, holder in self._holders.items())
 
 
 def give_back(holdings: Holdings, cluster: Cluster, holding: Holding) -> None:
-    """End a pool's hold on its slots, and release what nobody else holds a part of."""
+    """End a pool's ownership of its slots, and release the native groups of which no other pool owns a part."""
     cluster.release(holdings.exchange((holding,), {}))
 
 
@@ -98,7 +98,7 @@ def occupy(tenants: dict[SlotKey, set[str]], keys: Sequence[SlotKey], group: str
 
 
 def vacate(tenants: dict[SlotKey, set[str]], keys: Sequence[SlotKey], group: str) -> None:
-    """Record that a group has no process on the slots any more; no error when it had none."""
+    """Record that a group has no process on the slots any more; no error if it had none."""
     for key in keys:
         on_slot = tenants.get(key)
         if on_slot is not None:

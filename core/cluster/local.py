@@ -26,7 +26,7 @@ from core.cluster.base import (
     Submitted,
 )
 from core.cluster.local_actor import Job, LocalActor, ask
-from core.cluster.local_refs import LocalRef, packed, settle
+from core.cluster.local_refs import LocalRef, packed, set_value
 from core.cluster.ray_errors import outcome_of, unpacked
 from core.cluster.shortage import no_room
 from core.errors import PlacementError, UnknownNameError, WorkerDiedError
@@ -44,9 +44,9 @@ class LocalGroup:
 
 
 class LocalCluster:
-    """A machine with as many slots as it is told it has.
+    """A cluster of one node inside this process.
 
-    ``resources`` is what the one node offers, such as ``{"CPU": 16, "GPU": 8}``; None means no limit.
+    ``resources`` are the node's resources, such as ``{"CPU": 16, "GPU": 8}``; None means no limit.
     """
 
     def __init__(self, resources: Mapping[str, float] | None = None) -> None:
@@ -64,7 +64,7 @@ class LocalCluster:
         return "local"
 
     def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
-        """Take the slots, or say at once what is missing: nobody else could free them while this thread waits."""
+        """Reserve the slots, or raise at once: no other thread could release slots while this one waits."""
         with self._lock:
             short = self._short(request)
             if short is not None:
@@ -142,7 +142,7 @@ class LocalCluster:
         return lambda *args, **kwargs: self.ask(actor, method, args, kwargs)
 
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
-        """Wait for the next one, then take all that are there by then."""
+        """Wait for the next one, then yield all that are ready by then."""
         pending = dict(enumerate(refs))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while pending:
@@ -156,7 +156,7 @@ class LocalCluster:
             yield ready
 
     def fetch_quick(self, refs: Sequence[LocalRef], timeout_s: float | None = None) -> list[Any] | None:
-        """Return None: there is no round to save where ``as_ready`` costs nothing."""
+        """Return None: ``as_ready`` costs nothing here."""
         del refs, timeout_s
         return None
 
@@ -168,7 +168,7 @@ class LocalCluster:
     def put(self, value: object) -> LocalRef:
         """Pickle a value once."""
         ref = LocalRef()
-        settle(ref, *packed(value))
+        set_value(ref, *packed(value))
         return ref
 
     def fetch(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any]:
@@ -203,50 +203,50 @@ class LocalCluster:
         return isinstance(value, LocalRef)
 
     def find(self, name: str) -> LocalActor:
-        """Look among the workers that live."""
+        """Return the living worker of that name."""
         living = {actor.name: actor for actor in list(self._actors) if not actor.killed.is_set()}
         if name not in living:
-            raise UnknownNameError(f"no worker named {name!r} lives here", name=name, known=tuple(sorted(living)))
+            raise UnknownNameError(f"there is no worker named {name!r}", name=name, known=tuple(sorted(living)))
         return living[name]
 
     def adopt_actor(self, actor: LocalActor) -> None:
-        """Do nothing: all workers are alike."""
+        """Do nothing: all workers can be called the same way."""
 
     def actor_id(self, actor: LocalActor) -> str:
-        """Return the worker's name: there is nothing else."""
+        """Return the worker's name."""
         return actor.name
 
     def node_of(self, actor: LocalActor) -> str:
         """Return the one node's address."""
         if actor.killed.is_set():
-            raise WorkerDiedError(f"worker {actor.name} is gone", worker=actor.name, pid=os.getpid())
+            raise WorkerDiedError(f"worker {actor.name} has ended", worker=actor.name, pid=os.getpid())
         return LOCAL_NODE
 
     def kill(self, actor: LocalActor) -> None:
         """End a worker."""
-        actor.let_go = True
+        actor.was_ended = True
         actor.kill()
         self._detached.discard(actor)
 
     def retire(self, actors: Sequence[LocalActor], limit_s: float) -> None:
         """Let the workers that have a hook for it clean up, then end all."""
-        asked = [self.ask(actor, "_podium_clean_up", (), {}).future for actor in actors if actor.has_hook]
+        cleanups = [self.ask(actor, "_podium_clean_up", (), {}).future for actor in actors if actor.has_hook]
         try:
-            wait_for_futures(asked, limit_s)
+            wait_for_futures(cleanups, limit_s)
         finally:
             for actor in actors:
                 self.kill(actor)
 
     def was_ended(self, actor: LocalActor) -> bool:
         """Return whether ``kill`` was called for the worker."""
-        return actor.let_go
+        return actor.was_ended
 
     def is_up(self) -> bool:
         """Return True: this process is the cluster."""
         return True
 
     def on_death(self, actor: LocalActor, callback: Callable[[WorkerDiedError], None]) -> bool:
-        """Have the worker's own end call back."""
+        """Call ``callback`` when the worker's thread ends."""
         actor.on_death(callback)
         return True
 

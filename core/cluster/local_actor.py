@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from core.cluster.base import SpawnRequest, adopt_environ, isolate_environ
-from core.cluster.local_refs import LocalRef, keep_with_message, numbers, packed, resolve, settle
+from core.cluster.local_refs import LocalRef, keep_with_message, numbers, packed, resolve, set_value
 from core.cluster.ray_errors import unpacked
 from core.errors import WorkerDiedError
 
@@ -33,7 +33,7 @@ class Job:
 
     @property
     def refs(self) -> tuple[LocalRef, ...]:
-        """Return the references this job settles."""
+        """Return the references whose values this job sets."""
         return (self.result,) if self.receipt is None else (self.result, self.receipt)
 
 
@@ -54,7 +54,7 @@ class _Process:
         self._lock = threading.Lock()
         self._current: Job | None = None
         self._reason = ""
-        self._mourners: list[Callable[[WorkerDiedError], None]] = []
+        self._death_callbacks: list[Callable[[WorkerDiedError], None]] = []
         threading.Thread(target=self._run, name=f"podium-{self.name}", daemon=True).start()
 
     def give(self, job: Job) -> None:
@@ -76,7 +76,7 @@ class _Process:
                 return
             self._reason = reason
             self.killed.set()
-            mourners, self._mourners = self._mourners, []
+            callbacks, self._death_callbacks = self._death_callbacks, []
             lost = [] if self._current is None else [self._current]
             while not self._jobs.empty():
                 if (job := self._jobs.get_nowait()) is not None:
@@ -84,14 +84,16 @@ class _Process:
             self._jobs.put(None)
         for job in lost:
             self._fail(job, self._death(job))
-        for tell in mourners:
-            threading.Thread(target=tell, args=(self._death(),), name=f"podium-death-{self.name}", daemon=True).start()
+        for callback in callbacks:
+            threading.Thread(
+                target=callback, args=(self._death(),), name=f"podium-death-{self.name}", daemon=True
+            ).start()
 
     def on_death(self, callback: Callable[[WorkerDiedError], None]) -> None:
         """Call ``callback`` on another thread when the worker ends; at once when it has."""
         with self._lock:
             if not self.killed.is_set():
-                self._mourners.append(callback)
+                self._death_callbacks.append(callback)
                 return
         callback(self._death())
 
@@ -137,7 +139,7 @@ class _Process:
             self._fail(job, error)
             return
         for ref, (pickled, holds) in zip(job.refs, made, strict=True):
-            settle(ref, pickled, holds)
+            set_value(ref, pickled, holds)
 
     def _death(self, job: Job | None = None) -> WorkerDiedError:
         method = "" if job is None else job.method
@@ -164,7 +166,7 @@ class LocalActor:
         """Start the worker."""
         self.number = next(numbers)
         self.name = request.name or f"worker-{self.number}"
-        self.let_go = False
+        self.was_ended = False
         self.process = _Process(request, self.name)
         self.has_hook = self.process.has_hook
         self.killed = self.process.killed

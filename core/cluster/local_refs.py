@@ -23,7 +23,7 @@ class LocalRef:
     """A value that a worker of this process made or will make, kept as the bytes it was pickled to."""
 
     def __init__(self) -> None:
-        """Make a reference to a value that is not there yet."""
+        """Create a reference to a value that does not exist yet."""
         self.number = next(numbers)
         self.future: Future[bytes] = Future()
         self.holds: tuple[object, ...] = ()
@@ -41,14 +41,14 @@ class LocalRef:
         if error is None:
             return outcome.value
         if isinstance(error, Unread):
-            raise error.told()
+            raise error.as_method_error()
         if isinstance(error, PodiumError) or not isinstance(error, Exception):
             raise error
         kind = type(error).__name__
         raise WorkerMethodError(f"a result could not be sent: {kind}: {error}", cause_type=kind, cause=error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as a number: inside this process the value is found again by it, while somebody holds it."""
+        """Pickle as a number, which finds the reference in this process as long as it exists."""
         keep_with_message(self)
         return _find_ref, (self.number,)
 
@@ -65,7 +65,7 @@ def _find_ref(number: int) -> LocalRef:
 
 
 def keep_with_message(held: object) -> None:
-    """Have the bytes that this thread makes keep ``held`` alive."""
+    """Keep ``held`` alive as long as the bytes that this thread is pickling."""
     met = getattr(_packing, "refs", None)
     if met is not None:
         met.append(held)
@@ -74,7 +74,7 @@ def keep_with_message(held: object) -> None:
 def packed(value: object) -> tuple[bytes, tuple[object, ...]]:
     """Pickle a value; return the references and handles in it too.
 
-    As Ray does: whoever keeps the bytes must keep these alive.
+    As with Ray, these must stay alive as long as the bytes.
     """
     met: list[object] = []
     _packing.refs = met
@@ -84,7 +84,7 @@ def packed(value: object) -> tuple[bytes, tuple[object, ...]]:
         _packing.refs = None
 
 
-def settle(ref: LocalRef, pickled: bytes, holds: tuple[object, ...]) -> None:
+def set_value(ref: LocalRef, pickled: bytes, holds: tuple[object, ...]) -> None:
     ref.holds = holds
     with contextlib.suppress(InvalidStateError):  # Its worker was killed meanwhile.
         ref.future.set_result(pickled)

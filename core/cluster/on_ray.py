@@ -22,15 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from core.cluster import ray_names
-from core.cluster.base import (
-    Outcome,
-    Placement,
-    Ref,
-    ReserveRequest,
-    SpawnRequest,
-    StoreRoom,
-    Submitted,
-)
+from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, SpawnRequest, StoreRoom, Submitted
 from core.cluster.forks import forked_from, noting_hooks, watch_forks
 from core.cluster.processes import children, end_after_me, end_children, keep_sigterm_handler, let_live
 from core.cluster.ray_address import LOCAL, cannot_be_joined, wanted_address
@@ -43,9 +35,9 @@ from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDie
 
 _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
-"""How exactly it is known when an answer was there. A round of waiting and fetching costs about a third of this."""
+"""The precision of the time at which a result was ready. A round of wait and fetch costs about a third of this."""
 _QUICK_S = 0.004
-"""Answers that are all there this soon are taken in one round, as of one time; a failure is known that late at most."""
+"""Results that are all ready this soon are fetched in one round; a failure is noticed at most this late."""
 _RAY_FOLDER = os.path.dirname(ray.__file__)
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
@@ -56,7 +48,7 @@ class RayCluster:
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
         self._started_here = started_here
-        # Ray's processes end with the driver by themselves, but for two agents: they ask for a minute who has died.
+        # Ray's processes end with the driver, except for two agents, which keep running for up to a minute.
         self._after = end_after_me(children(_RAY_FOLDER)) if started_here else None
         self._adopted: set[Any] = set()
         self._store_bytes: int | None = None
@@ -67,10 +59,10 @@ class RayCluster:
         """Use Ray's present connection, join the cluster of RAY_ADDRESS, or start Ray on this machine.
 
         ``num_cpus`` and ``num_gpus`` are logical resources of a Ray that is started here; ``options`` go to
-        ``ray.init``. A local Ray is asked for by name, so that a stale address file on the host is never followed.
-        A cluster that cannot be joined is a ``ClusterUnreachableError``.
+        ``ray.init``. A local Ray is started with address="local", so that a stale address file is never used.
+        A cluster that cannot be reached is a ``ClusterUnreachableError``.
         """
-        # Ray prints an error that nobody fetched; Podium has recorded it, and raises the first one of a call.
+        # Ray prints errors that are not fetched; Podium has recorded them, and raises the first one of a call.
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         watch_forks(ray.shutdown)
         if ray.is_initialized():
@@ -94,17 +86,17 @@ class RayCluster:
         return f"ray {ray.__version__}"
 
     def reserve(self, request: ReserveRequest, timeout_s: float) -> Placement:
-        """Make one placement group per node and wait until all stand."""
+        """Create one placement group per node and wait until all are ready."""
         _require_connection()
         deadline = time.monotonic() + timeout_s
         short = self._shortage(request)
-        # Nodes can still join a cluster that somebody else runs; a machine of our own will not grow.
+        # Nodes can still join an existing cluster, but not one that was started here.
         if short is not None and short.hopeless and self._started_here:
             raise short.error
         sizes = request.process_on_nodes
         made: dict[int, PlacementGroup] = {}
         try:
-            # The largest first: a small one could else take the only node where a large one fits.
+            # Largest first: a small one could otherwise take the only node where a large one fits.
             for node_index in sorted(range(len(sizes)), key=lambda index: sizes[index], reverse=True):
                 made[node_index] = placement_group(
                     [dict(pinned(request).bundle)] * sizes[node_index],
@@ -170,7 +162,7 @@ class RayCluster:
         return self.bound(actor, method)(*args, **kwargs)
 
     def bound(self, actor: Any, method: str) -> Callable[..., Ref]:
-        """Bind as Ray does it for each ``actor.method``: a twentieth of what a call costs, but for many."""
+        """Bind once what Ray binds for each ``actor.method``: a twentieth of the cost of a call."""
         remote = getattr(actor, method).remote
 
         def ask(*args: Any, **kwargs: Any) -> Ref:
@@ -183,8 +175,8 @@ class RayCluster:
         return ask
 
     def as_ready(self, refs: Sequence[Ref], timeout_s: float | None = None) -> Iterator[list[int]]:
-        """Wait for the next one and a moment more: so rounds are few, also for a thousand ranks."""
-        place = {ref: index for index, ref in enumerate(refs)}
+        """Wait for the next one and a moment longer, so that there are few rounds even for a thousand ranks."""
+        index_of = {ref: index for index, ref in enumerate(refs)}
         pending = list(refs)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while pending:
@@ -195,10 +187,10 @@ class RayCluster:
             if pending:
                 also, pending = ray.wait(pending, num_returns=len(pending), timeout=_A_MOMENT_S)
                 ready += also
-            yield [place[ref] for ref in ready]
+            yield [index_of[ref] for ref in ready]
 
     def fetch_quick(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[Any] | None:
-        """Get all in one round, which is what a quick call costs at least; Ray ends it early when one is an error."""
+        """Get all in one round, the minimum cost of a quick call; Ray returns early if one is an error."""
         try:
             values: list[Any] = ray.get(list(refs), timeout=_QUICK_S if timeout_s is None else min(_QUICK_S, timeout_s))
         except Exception:
@@ -206,7 +198,7 @@ class RayCluster:
         return values
 
     def store_room(self, n_bytes: int) -> StoreRoom | None:
-        """Compare with the memory of this node's object store; what is free is Ray's figure of a moment ago."""
+        """Compare with the memory of this node's object store; the free size is Ray's latest figure."""
         if self._store_bytes is None:
             own = ray.get_runtime_context().get_node_id()
             sizes = [node["Resources"].get("object_store_memory") for node in _nodes() if node["NodeID"] == own]
@@ -231,12 +223,12 @@ class RayCluster:
         except Exception as error:
             failures.append(_translated(error))
         if failures:
-            # Not above: Ray's error would be its context, and holds it as its cause.
+            # Not in the except block: Ray's error would be its context, and has it as its cause.
             raise_detached(failures.pop())
         return values
 
     def offer(self, memory: Any, transport: str) -> Offer:
-        """Keep a tensor in this worker for others, by a transport of Ray's where the receiver alone acts."""
+        """Keep a tensor in this worker for others, by one of Ray's one-sided transports."""
         try:
             ref = ray.put([memory], _tensor_transport=transport)
         except Exception as error:
@@ -245,7 +237,7 @@ class RayCluster:
         return Offer(ref, ray.get_runtime_context().current_actor, ref.hex())
 
     def take(self, offers: Sequence[Offer]) -> list[Any]:
-        """Read other workers' tensors, whatever those are doing; the driver has no part in direct transport."""
+        """Read other workers' tensors, even while these are busy; the driver cannot use direct transport."""
         if ray.get_runtime_context().get_actor_id() is None:
             raise NoDirectTransport("the driver fetched it")
         try:
@@ -254,10 +246,10 @@ class RayCluster:
             raise NoDirectTransport(f"{type(error).__name__}: {error}") from error
 
     def take_by_store(self, offers: Sequence[Offer], timeout_s: float) -> list[Any]:
-        """Have the workers put copies in the store, on the thread that Ray has there for what is offered."""
+        """Let the workers put copies into the store, on Ray's system thread there."""
         options = {"concurrency_group": "_ray_system"}
-        asked = [one.source.__ray_call__.options(**options).remote(copied, one.key) for one in offers]
-        return self.fetch(asked, timeout_s)
+        copies = [offer.source.__ray_call__.options(**options).remote(copied, offer.key) for offer in offers]
+        return self.fetch(copies, timeout_s)
 
     def wait(self, refs: Sequence[Ref], n_ready: int, timeout_s: float | None) -> tuple[list[Ref], list[Ref]]:
         """Wait without moving the values here."""
@@ -269,11 +261,11 @@ class RayCluster:
     def on_ready(self, ref: Ref, callback: Callable[[Outcome], None]) -> None:
         """Call back from Ray's own thread."""
 
-        def tell(future: Any) -> None:
+        def report(future: Any) -> None:
             error = future.exception()
             callback(Outcome(future.result()) if error is None else Outcome(error=_translated(error)))
 
-        ref.future().add_done_callback(tell)
+        ref.future().add_done_callback(report)
 
     def is_ref(self, value: object) -> bool:
         """Return whether ``value`` is an ``ObjectRef``."""
@@ -287,7 +279,7 @@ class RayCluster:
             raise ray_names.unknown_name(name, ray.get_runtime_context().namespace) from None
 
     def adopt_actor(self, actor: Any) -> None:
-        """Remember that the handle may not know how many returns a method has: another process made the class."""
+        """Record that the handle may not have ``num_returns``: another process created the actor class."""
         self._adopted.add(actor._actor_id)
 
     def actor_id(self, actor: Any) -> str:
@@ -295,7 +287,7 @@ class RayCluster:
         return str(actor._actor_id.hex())
 
     def node_of(self, actor: Any) -> str:
-        """Ask the actor for its node."""
+        """Call the actor to get its node."""
         return _addresses().get(_node_id(actor), "")
 
     def kill(self, actor: Any) -> None:
@@ -308,13 +300,13 @@ class RayCluster:
                 _log.debug("actor %s was gone already", actor)
 
     def retire(self, actors: Sequence[Any], limit_s: float) -> None:
-        """Let the actors clean up side by side, then kill them: ``ray.kill`` alone runs nothing in them."""
-        asked: list[Any] = []
+        """Let the actors clean up in parallel, then kill them: ``ray.kill`` alone runs no code in them."""
+        cleanups: list[Any] = []
         try:
             if limit_s > 0 and self.is_up():
-                asked = [actor._podium_clean_up.remote() for actor in actors if not self.was_ended(actor)]
+                cleanups = [actor._podium_clean_up.remote() for actor in actors if not self.was_ended(actor)]
             self._ended.update(actor._actor_id for actor in actors)
-            self.wait(asked, len(asked), limit_s)
+            self.wait(cleanups, len(cleanups), limit_s)
         except (RayActorError, AttributeError):
             _log.debug("an actor was gone before it could clean up", exc_info=True)
         finally:
@@ -330,19 +322,19 @@ class RayCluster:
         return bool(ray.is_initialized()) and not forked_from()
 
     def on_death(self, actor: Any, callback: Callable[[WorkerDiedError], None]) -> bool:
-        """Return False: Ray tells of an actor's death only who has a call out with it."""
+        """Return False: Ray reports an actor's death only to callers with a pending call."""
         del actor, callback
         return False
 
     def run_on(self, node: str, function: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
-        """Run a task that takes no CPU on that node, so that it also runs where all are reserved."""
+        """Run a task that needs no CPU on that node, so that it also runs if all CPUs are reserved."""
         _require_connection()
         remote = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=_there(node))
         (value,) = self.fetch([remote.remote(*args)], timeout_s)
         return value
 
     def abandon(self) -> None:
-        """Kill the Ray that is this process's child: its agents would outlive a driver that ends without a word."""
+        """Kill the Ray that this process started: its agents would outlive a driver that is killed."""
         end_children(_RAY_FOLDER)
 
     def close(self) -> None:
@@ -356,12 +348,14 @@ class RayCluster:
 
     def _shortage(self, request: ReserveRequest, own: Sequence[PlacementGroup] = ()) -> Shortage | None:
         return explain_shortage(
-            pinned(request), rooms_of(_nodes()), reservations_of(placement_group_table(), [one.id.hex() for one in own])
+            pinned(request),
+            rooms_of(_nodes()),
+            reservations_of(placement_group_table(), [group.id.hex() for group in own]),
         )
 
 
 def assigned_devices() -> tuple[str, ...]:
-    """Return the ids of the accelerators that Ray gave this process, which may see more of them than these."""
+    """Return the ids of the accelerators that Ray assigned to this process; more may be visible to it."""
     if not ray.is_initialized():
         return ()
     watch_forks(ray.shutdown)
@@ -379,7 +373,7 @@ def remote_function(function: Callable[..., Any]) -> Any:
 
 
 def _require_connection() -> None:
-    """Refuse to go on without Ray: it would start another cluster by itself and look there for this one's actors."""
+    """Raise if Ray is not connected: it would start another cluster and look for this one's actors there."""
     if forked_from():
         raise ray_names.is_forked(forked_from())
     if not ray.is_initialized():
@@ -444,7 +438,7 @@ def _addresses(alive: bool = False) -> dict[str, str]:
 
 
 def _translated(error: BaseException) -> BaseException:
-    """Turn Ray's errors into core's; the worker's shell has put its facts into the cause already."""
+    """Convert Ray's errors to Podium's; the worker's shell has set the fields of the cause already."""
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", None)
         if isinstance(cause, PodiumError):
@@ -454,6 +448,6 @@ def _translated(error: BaseException) -> BaseException:
         error.__cause__ = cause if isinstance(cause, BaseException) else None
         return error
     if isinstance(error, (RayActorError, OutOfMemoryError, NodeDiedError)):
-        # Its process is gone in all three cases; one that cannot be reached may come back.
+        # Its process has ended in all three cases; an unreachable one may come back.
         return ray_names.death_in(str(error), isinstance(error, ActorUnavailableError))
     return unread_in(error) or error

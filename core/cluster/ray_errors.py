@@ -1,4 +1,4 @@
-"""A value that came whole and could not be made of its bytes: its class is not there, or its own code raised."""
+"""Values that arrived and cannot be unpickled: their class cannot be imported, or its code raised."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from core.cluster.base import Outcome
 from core.errors import WorkerMethodError, traceback_text
 from core.version import PACKAGE_PATH
 
-_LAST_PLACE = re.compile(r'.*File "([^"]*)", line (\d+), in (\S+)', re.DOTALL)
+_LAST_FRAME = re.compile(r'.*File "([^"]*)", line (\d+), in (\S+)', re.DOTALL)
 
 
 class Unread(Exception):
-    """Says what could not be unpickled and why; never leaves Podium but as the reason of a worker's error.
+    """A value cannot be unpickled. Users see it only as the cause of a ``WorkerMethodError``.
 
-    ``trace`` is the traceback; ``on_worker`` says that it was an argument, on the way to a method that has not run.
+    ``trace`` is the traceback; with ``on_worker`` the value was an argument, of a method that has not run.
     """
 
     def __init__(self, cause: BaseException, trace: str = "", on_worker: bool = False) -> None:
-        """Keep the error that unpickling raised; where it stands is found in its traceback."""
+        """Keep the error that unpickling raised, with its traceback."""
         self.cause = cause
         self.trace = trace or traceback_text(cause)
         self.on_worker = on_worker
         super().__init__(cause, self.trace, on_worker)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the error itself where that cannot."""
+        """Pickle without the error itself if that cannot be pickled."""
         try:
             pickle.loads(cloudpickle.dumps(self.cause))  # noqa: S301 - bytes made in the same line
         except Exception:
@@ -39,39 +39,39 @@ class Unread(Exception):
         return Unread, (self.cause, self.trace, self.on_worker)
 
     def __str__(self) -> str:
-        """Say that it could not be unpickled here, by whose code."""
-        return f"what came could not be unpickled: {self.reason}"
+        """Return the message, with the code that raised."""
+        return f"a value could not be unpickled: {self.reason}"
 
-    def told(self, call: str = "a call", who: str = "a rank", **place: Any) -> WorkerMethodError:
-        """Say it of a call's arguments or result; ``place`` is the error's group, rank and method."""
+    def as_method_error(self, call: str = "a call", who: str = "a rank", **fields: Any) -> WorkerMethodError:
+        """Return the error for a call's arguments or result; ``fields`` are the error's group, rank and method."""
         if self.on_worker:
             text, there = f"{who} could not unpickle the arguments of {call}, which has not run", "there"
         else:
             text, there = f"{call} ran on {who}, but the driver cannot unpickle its result", "here"
         return WorkerMethodError(
-            f"{text}: {self.reason}; what it is made of must be importable {there} too, and must not raise when it is "
+            f"{text}: {self.reason}; its classes must be importable {there}, too, and must not raise when they are "
             f"unpickled",
             traceback_text=self.trace,
             cause_type=type(self.cause).__name__,
             cause=self.cause,
-            **place,
+            **fields,
         )
 
     @property
     def reason(self) -> str:
-        """Return the error's type and text, and which code of the user's raised it."""
-        found = _LAST_PLACE.match(self.trace)
-        said = f"{type(self.cause).__name__}: {self.cause}"
-        if found is None or found[1].startswith(PACKAGE_PATH) or f"{os.sep}ray{os.sep}" in found[1]:
-            return said
-        return f"{said}, in {_owner(self.cause)}{found[3]} ({os.path.basename(found[1])}:{found[2]})"
+        """Return the error's type and text, and the user's code that raised it."""
+        frame = _LAST_FRAME.match(self.trace)
+        text = f"{type(self.cause).__name__}: {self.cause}"
+        if frame is None or frame[1].startswith(PACKAGE_PATH) or f"{os.sep}ray{os.sep}" in frame[1]:
+            return text
+        return f"{text}, in {_owner(self.cause)}{frame[3]} ({os.path.basename(frame[1])}:{frame[2]})"
 
 
 def unpacked(pickled: bytes, on_worker: bool = False) -> Any:
     """Unpickle what a process of this cluster pickled.
 
     Raises:
-        Unread: It cannot be.
+        Unread: It cannot be unpickled.
     """
     try:
         return pickle.loads(pickled)  # noqa: S301
@@ -80,7 +80,7 @@ def unpacked(pickled: bytes, on_worker: bool = False) -> Any:
 
 
 def outcome_of(future: Future[bytes]) -> Outcome:
-    """Return what a future of pickled bytes came to."""
+    """Return the outcome of a future of pickled bytes."""
     try:
         return Outcome(unpacked(future.result()))
     except BaseException as error:
@@ -88,13 +88,13 @@ def outcome_of(future: Future[bytes]) -> Outcome:
 
 
 def unread_in(error: object, on_worker: bool = False) -> Unread | None:
-    """Return what a ``RaySystemError`` carries where unpickling raised, None where it is about anything else."""
+    """Return the unpickling error in a ``RaySystemError``, None if it is about anything else."""
     cause = getattr(error, "client_exc", None)
     return Unread(cause, str(getattr(error, "traceback_str", "")), on_worker) if isinstance(cause, Exception) else None
 
 
 def _owner(error: BaseException) -> str:
-    """Return the class whose method raised, with a dot: of an error that came from elsewhere it is not known."""
+    """Return the class whose method raised, with a dot; empty if the error came from another process."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

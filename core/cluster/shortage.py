@@ -1,4 +1,4 @@
-"""Why a pool cannot be placed: a pure comparison of what was asked with what each node has."""
+"""Why a pool cannot be placed: a pure comparison of the request with the resources of each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.errors import PlacementError
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What a node has in all."""
+    """The total resources of a node."""
 
     node_id: str
     address: str
@@ -20,7 +20,7 @@ class NodeRoom:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A bundle somebody holds on a node."""
+    """A reserved bundle on a node."""
 
     node_id: str
     holder: str
@@ -36,7 +36,7 @@ class Shortage:
 
 
 def pinned(request: ReserveRequest) -> ReserveRequest:
-    """Add to the bundle a crumb of what only the wanted node has: Ray gives each node a resource of its address."""
+    """Pin a request to its node: Ray gives each node a resource named by its address, of which a bundle takes a bit."""
     if not request.node:
         return request
     return replace(request, bundle={**request.bundle, f"node:{request.node}": 0.001})
@@ -121,7 +121,7 @@ def _way_out(request: ReserveRequest, free: Mapping[str, Mapping[str, float]], h
     best = max((_capacity(left, request.bundle) for left in free.values()), default=0)
     if not hopeless:
         return "close another pool, wait for it, or ask for fewer processes"
-    hint = f"; the roomiest node takes {best}" if best else ""
+    hint = f"; the node with the most room takes {best}" if best else ""
     return (
         f"ask for fewer processes per node{hint}, a smaller max_colocate_count (CPUs per bundle), or start Ray with "
         f"more logical resources: core.init(num_cpus=..., num_gpus=...) or podium run --num-cpus --num-gpus"
@@ -138,7 +138,7 @@ def _words(amounts: Mapping[str, float]) -> str:
 def no_room(
     request: ReserveRequest, needed: Mapping[str, float], free: Mapping[str, float], total: Mapping[str, float]
 ) -> PlacementError:
-    """Return the error of a request that the one machine there is has no room for."""
+    """Return the error for a request that does not fit on a single machine."""
 
     def words(amounts: Mapping[str, float]) -> str:
         return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
@@ -158,10 +158,10 @@ def no_room(
 
 
 def not_in_time(request: ReserveRequest, timeout_s: float) -> PlacementError:
-    """Return the error for slots that did not come although nothing seems to be short."""
+    """Return the error for slots that were not reserved in time although enough resources seem to be free."""
     return PlacementError(
         f"pool {request.pool} {list(request.process_on_nodes)} did not get its slots within {timeout_s:g} s although "
-        f"enough seems to be free; look at the cluster's own state",
+        f"enough resources seem to be free; check the cluster with `ray status`",
         pool=request.pool,
         bundle=tuple(request.bundle.items()),
         n_bundles=sum(request.process_on_nodes),

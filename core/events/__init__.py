@@ -6,27 +6,23 @@ from core.events.facts import (
     CallFinished,
     CallStalled,
     CallStarted,
-    DeathReport,
-    ErrorFacts,
     Event,
     GroupClosed,
     GroupCreated,
     GroupRebuilt,
-    MethodFacts,
     Notice,
     OperationChanged,
     PoolChanged,
     PoolCreated,
     PoolStateChanged,
     RankFinished,
-    RankState,
-    SlotFacts,
     StepFinished,
     StepStarted,
     WorkerClock,
     WorkerEnded,
     WorkerStarted,
 )
+from core.events.parts import DeathReport, ErrorFacts, MethodFacts, RankState, SlotFacts
 from core.events.traits import EventTraits, Standing, event_class, event_classes, traits_of
 
 __all__ = [

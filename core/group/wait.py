@@ -155,7 +155,7 @@ def undelivered(error: BaseException, group: str, method: str, rank: int = -1) -
         return error
     who = f"rank {rank}" if rank >= 0 else "a rank"
     if isinstance(error, Unread):
-        return error.told(f"{group}.{method}", who, group=group, rank=rank, method=method)
+        return error.as_method_error(f"{group}.{method}", who, group=group, rank=rank, method=method)
     cause = error.__cause__ or error
     return WorkerMethodError(
         f"the result of {group}.{method} on {who} could not be sent to the driver: {type(cause).__name__}: {cause}",

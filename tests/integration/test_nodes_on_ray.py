@@ -128,7 +128,7 @@ def test_fault_57_a_total_that_fits_while_no_node_does_is_told_node_by_node(runt
     assert "4 bundles of 1 CPU, 1 GPU need 4 CPUs, 4 GPUs, 8 CPUs, 4 GPUs available" in text
     assert f"node {SMALL}: 2 CPUs, 1 GPU free, room for 1 of these bundles" in text
     assert f"node {LARGE}: 6 CPUs, 3 GPUs free, room for 3 of these bundles" in text
-    assert "the roomiest node takes 3" in text
+    assert "the node with the most room takes 3" in text
     assert pending() == []
     with pytest.raises(PoolSpecError, match=f"node {LARGE}"):
         ResourcePoolManager({"wide": [4]}, {"actor": "wide"}, max_colocate_count=1).create_resource_pool()

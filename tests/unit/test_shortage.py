@@ -46,7 +46,7 @@ def test_a_total_that_would_do_does_not_when_no_single_node_has_it() -> None:
     assert found.hopeless
     assert "8 GPUs available" in str(found.error)
     assert str(found.error).count("room for 4 of these bundles") == 2
-    assert "the roomiest node takes 4" in str(found.error)
+    assert "the node with the most room takes 4" in str(found.error)
 
 
 def test_too_few_cpus_count_though_there_are_gpus_enough() -> None:
