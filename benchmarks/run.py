@@ -148,7 +148,7 @@ def _write(rows: list[Row], recorded: dict[str, object], folder: Path) -> Path:
         ],
         "record": recorded,
     }
-    path.write_text(json.dumps(facts, indent=2, default=asdict) + "\n")
+    path.write_text(json.dumps(facts, indent=2, default=asdict) + "\n", encoding="utf-8")
     return path
 
 

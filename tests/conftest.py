@@ -14,13 +14,26 @@ from core import runtime as runtimes
 from core.controller import Controller
 from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver, local_controller
+from tests.longest_first import turn
 from tests.processes import reset_signals
+from tests.warm_workers import ray_starts_with, warm_python
 
 reset_signals()
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("podium", deadline=None)
 settings.load_profile("podium")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let ``--dist loadfile`` take the files in our order: its own is by the number of tests in a file."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest files first where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: turn(item.path))
 
 
 @pytest.fixture
@@ -39,18 +52,26 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def ray_runtime(short_dir: Path) -> Iterator[tuple[Runtime, RecordingObserver]]:
-    """A Ray of 16 CPUs and 8 logical GPUs for one module, the runtime on it, and what it told its observer."""
+def ray_python() -> Iterator[str]:
+    """The interpreter that ``ray_runtime`` starts its processes with: one that forks workers from a warm process."""
+    with warm_python() as command:
+        yield command
+
+
+@pytest.fixture(scope="module")
+def ray_runtime(short_dir: Path, ray_python: str) -> Iterator[tuple[Runtime, RecordingObserver]]:
+    """A Ray of 16 CPUs and 8 logical GPUs for one module, the runtime on it, and the observer that recorded it."""
     import ray  # here, so that the quick tiers do not pay for it
 
-    ray.init(
-        address="local",
-        num_cpus=16,
-        num_gpus=8,
-        include_dashboard=False,
-        log_to_driver=False,
-        _temp_dir=str(short_dir),
-    )
+    with ray_starts_with(ray_python):
+        ray.init(
+            address="local",
+            num_cpus=16,
+            num_gpus=8,
+            include_dashboard=False,
+            log_to_driver=False,
+            _temp_dir=str(short_dir),
+        )
     runtime = Runtime(connect_to_ray)
     seen = RecordingObserver()
     runtime.bus.subscribe(seen)

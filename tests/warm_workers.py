@@ -5,7 +5,8 @@ anything. Here the command that Ray starts workers with is this file: it hands i
 to a process that has all of it imported, and that forks. What comes of it is a process of its own, as Ray's are, that
 registers with Ray, can be killed, and shares nothing but memory pages that nobody writes to.
 
-``with warm_workers(): ray.init(...)``, and ``ray.shutdown()`` before the end of the block.
+``with warm_workers(): ray.init(...)``, and ``ray.shutdown()`` before the end of the block. The fixture ``ray_runtime``
+does so; a module about the processes themselves overrides ``ray_python`` with ``sys.executable``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shlex
 import socket
 import subprocess
 import sys
@@ -33,10 +35,31 @@ _REAPED_AFTER_S = 0.5
 @contextmanager
 def warm_workers() -> Iterator[None]:
     """Have every Ray that is started in the block fork its workers."""
+    with warm_python() as python, ray_starts_with(python):
+        yield
+
+
+@contextmanager
+def ray_starts_with(python: str) -> Iterator[None]:
+    """Have every Ray that is started in the block start its processes with this interpreter."""
+    before = sys.executable
+    sys.executable = python
+    try:
+        yield
+    finally:
+        sys.executable = before
+
+
+@contextmanager
+def warm_python() -> Iterator[str]:
+    """Start the warm process; yield the command that is like Python, but has workers of Ray forked from it."""
     with tempfile.TemporaryDirectory(prefix="pd-", dir="/tmp") as folder:
         address = os.path.join(folder, "warm")
         command = Path(folder) / "python"
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {__file__} {sys.executable} {address} "$@"\n')
+        real = shlex.quote(sys.executable)
+        command.write_text(
+            f'#!/bin/sh\nexec {real} -S -E {shlex.quote(__file__)} {real} {address} "$@"\n', encoding="utf-8"
+        )
         command.chmod(0o755)
         server = subprocess.Popen(
             [sys.executable, "-m", __name__, address],
@@ -44,14 +67,11 @@ def warm_workers() -> Iterator[None]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        before = sys.executable
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == b"warm\n"
-            sys.executable = str(command)
-            yield
+            yield str(command)
         finally:
-            sys.executable = before
             server.kill()
             server.communicate()
 

@@ -160,6 +160,6 @@ def test_a_word_that_is_not_used_is_found_in_each_kind_of_file(
 ) -> None:
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     path = tmp_path / name
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     assert callable(read)
     assert len(found_in(path, read(path))) == 1

@@ -127,7 +127,7 @@ class Command:
     def control_url(self) -> str:
         """Return the URL with the control token, which lies in a file."""
         file = self.folder / self.said(r"the control token is in (\S+\.control-token)$")[1]
-        return f"{self.origin}/?token={file.read_text().strip()}"
+        return f"{self.origin}/?token={file.read_text(encoding='utf-8').strip()}"
 
     @property
     def origin(self) -> str:

@@ -134,7 +134,7 @@ def test_pausing_on_the_page_holds_the_driver_and_resuming_over_http_lets_it_go_
     last = demo.until(lambda: _quiet_for(demo, LEAST_PAUSE_MS / 1000), "the driver came to the gate")
     gone_on = progress(demo)
     assert gone_on == last["progress"]
-    token = next(demo.folder.glob("runs/*.control-token")).read_text().strip()
+    token = next(demo.folder.glob("runs/*.control-token")).read_text(encoding="utf-8").strip()
     held_ms = (time.monotonic() - paused_s) * 1000
     operation = demo.post("/resource-pools/generators/resume", token)
     assert (operation["kind"], operation["who"]) == ("resume", "control")

@@ -318,7 +318,7 @@ def test_what_a_page_shows_can_be_taken_along(
         visit.page.get_by_role("link", name=link, exact=True).click()
     assert coming.value.suggested_filename == name
     coming.value.save_as(tmp_path / name)
-    text = (tmp_path / name).read_text()
+    text = (tmp_path / name).read_text(encoding="utf-8")
     assert "rollout" in text
     assert "actor" in text
     if link == "Perfetto":

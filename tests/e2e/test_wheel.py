@@ -164,7 +164,8 @@ def viewed(installed: Installed, run: Path) -> Iterator[str]:
         )
     try:
         found = until(
-            lambda: re.search(r"(http://127\.0\.0\.1:\d+/\?token=[\w-]+)", log.read_text()), "the URL of view"
+            lambda: re.search(r"(http://127\.0\.0\.1:\d+/\?token=[\w-]+)", log.read_text(encoding="utf-8")),
+            "the URL of view",
         )
         yield str(found[1])
         process.send_signal(signal.SIGTERM)

@@ -157,7 +157,7 @@ def test_the_default_of_podium_run_ends_the_driver_with_all_on_file_and_nothing_
     assert (reason, pid) == ("killed from outside by signal 9 (SIGKILL)", other["pid"])
     assert "the driver is ended by SIGABRT" in command.err.text
     (crash,) = command.folder.glob("runs/*.crash.txt")
-    assert "Fatal Python error: Aborted" in crash.read_text()
+    assert "Fatal Python error: Aborted" in crash.read_text(encoding="utf-8")
     assert command.gone()
 
 

@@ -13,14 +13,14 @@ import pytest
 pytestmark = pytest.mark.integration
 
 _ROOT = Path(__file__).parents[2]
-_TEXT = (_ROOT / "docs/breakpoints.md").read_text()
+_TEXT = (_ROOT / "docs/breakpoints.md").read_text(encoding="utf-8")
 
 
 def test_the_session_in_the_document_is_what_happens(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", _TEXT, re.DOTALL)
     (session,) = re.findall(r"```console\n(.*?)```", _TEXT, re.DOTALL)
     script = tmp_path / "scaler.py"
-    script.write_text(program)
+    script.write_text(program, encoding="utf-8")
     typed = re.findall(r"\(Pdb\) (.*)", session)
     done = subprocess.run(
         [sys.executable, str(script)],

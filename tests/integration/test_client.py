@@ -83,10 +83,10 @@ def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_file_is_not(tmp_pa
     server = WebServer(ServerSettings(uds=str(path)))
     assert server.bind().uds == str(path)
     server.stop()
-    path.write_text("mine")
+    path.write_text("mine", encoding="utf-8")
     with pytest.raises(ServerStartError, match="no socket"):
         WebServer(ServerSettings(uds=str(path))).bind()
-    assert path.read_text() == "mine"
+    assert path.read_text(encoding="utf-8") == "mine"
     with pytest.raises(ServerStartError, match="cannot listen"):
         WebServer(ServerSettings(uds=str(tmp_path / "none" / "x.sock"))).bind()
 

@@ -187,11 +187,11 @@ def test_a_look_at_a_file_that_never_ends_is_broken_off(
 
 def test_a_journal_that_names_a_further_file_is_not_rolled_back(path: Path) -> None:
     victim = path.with_name("victim")
-    victim.write_text("dear")
+    victim.write_text("dear", encoding="utf-8")
     path.with_name("run.db-journal").write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))
     for command in COMMANDS[1:]:
         assert main([*command, str(path)]) == 1
-    assert victim.read_text() == "dear"
+    assert victim.read_text(encoding="utf-8") == "dear"
 
 
 def _socket(path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_crash_file_or_lock_that_is_no_file_is_not_followed_and_does_not_hang(
 
 
 def test_a_lock_of_a_process_that_is_gone_is_free(path: Path) -> None:
-    path.with_name("run.db.lock").write_text("999999999")
+    path.with_name("run.db.lock").write_text("999999999", encoding="utf-8")
     assert main(["db", "prune", str(path), "--keep-hours", "1"]) == 0
     assert not path.with_name("run.db.lock").exists()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.live_walk import Walk, eventually
 from tests.live_workers import Plain, Ring, Stateless, Staying
-from tests.warm_workers import warm_workers
 
 pytestmark = pytest.mark.integration
 
@@ -95,14 +94,7 @@ def _fields_of(pid: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[None]:
-    """Workers that need not import torch: a walk starts ten of them or more."""
-    with warm_workers():
-        yield
-
-
-@pytest.fixture(scope="module")
-def terrain(warm: None, ray_runtime: tuple[Runtime, RecordingObserver]) -> OnRay:
+def terrain(ray_runtime: tuple[Runtime, RecordingObserver]) -> OnRay:
     """The Ray of the module, with nothing on it."""
     assert eventually(lambda: ray.available_resources().get("GPU") == 8.0)  # type: ignore[no-untyped-call]
     return OnRay()

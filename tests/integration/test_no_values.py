@@ -50,7 +50,7 @@ with local_controller() as (controller, _):
 
 @pytest.mark.parametrize(("flag", "end"), [("--no-tracebacks", "abort"), ("", "well")])
 def test_no_value_is_left_in_any_file_or_line_where_none_is_wanted(flag: str, end: str, tmp_path: Path) -> None:
-    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "driver.py").write_text(DRIVER, encoding="utf-8")
     options = ["--runs-dir", str(tmp_path / "runs"), *([flag] if flag else [])]
     command = [sys.executable, "-m", "app", "run", *options, str(tmp_path / "driver.py"), MARKER, end]
     done = subprocess.run(command, capture_output=True, timeout=150)

@@ -63,7 +63,7 @@ def test_an_upgraded_file_is_its_user_s_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".db", ".db.lock", ".crash.txt"])
 def test_a_link_laid_where_a_file_will_be_made_is_not_followed(suffix: str, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("")
+    victim.write_text("", encoding="utf-8")
     (tmp_path / f"run{suffix}").symlink_to(victim)
     crash = CrashFile(tmp_path / "run.db")
     writer = Writer(tmp_path / "run.db", facts())
@@ -73,16 +73,16 @@ def test_a_link_laid_where_a_file_will_be_made_is_not_followed(suffix: str, tmp_
     else:
         with pytest.raises(RunsFolderError, match="Too many levels of symbolic links"):
             writer.start()
-    assert victim.read_text() == ""
+    assert victim.read_text(encoding="utf-8") == ""
     assert (tmp_path / f"run{suffix}").is_symlink()
 
 
 def test_a_second_name_of_another_file_is_not_filled(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("dear")
+    (tmp_path / "mine").write_text("dear", encoding="utf-8")
     os.link(tmp_path / "mine", tmp_path / "run.db.lock")
     with pytest.raises(OSError, match="not a file of yours alone"):
         FileLock(tmp_path / "run.db").acquire()
-    assert (tmp_path / "mine").read_text() == "dear"
+    assert (tmp_path / "mine").read_text(encoding="utf-8") == "dear"
     with pytest.raises(IsADirectoryError):
         open_private(tmp_path, os.O_RDWR)
 

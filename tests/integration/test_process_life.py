@@ -60,7 +60,7 @@ def has_ended(pids: list[int]) -> bool:
 
 def n_lines(folder: Path) -> dict[str, int]:
     """Return the number of lines of each file of a folder."""
-    return {path.stem: len(path.read_text().splitlines()) for path in sorted(folder.iterdir())}
+    return {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(folder.iterdir())}
 
 
 # Case 11 of the field (local_rank_device), where a worker sees more than its own device, or none.
@@ -274,7 +274,7 @@ def test_cleanup_on_close_at_the_drivers_end_whatever_that_is(tmp_path: Path, se
     folder = tmp_path / "out"
     folder.mkdir()
     script = tmp_path / "driver.py"
-    script.write_text(textwrap.dedent(_DRIVER.format(second=second, end=end)))
+    script.write_text(textwrap.dedent(_DRIVER.format(second=second, end=end)), encoding="utf-8")
     environ = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
     environ.pop("CUDA_VISIBLE_DEVICES", None)
     driver = subprocess.Popen(

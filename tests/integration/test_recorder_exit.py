@@ -58,7 +58,7 @@ recorder.flush()
 if os.fork() == 0:
     os.abort()
 os.wait()
-assert not (recorder.path.with_suffix(".crash.txt")).read_text(), "a child's fault is not the driver's"
+assert not (recorder.path.with_suffix(".crash.txt")).read_text(encoding="utf-8"), "a child's fault is not the driver's"
 threading.Thread(target=os.abort).start()
 threading.Event().wait(60)
 """

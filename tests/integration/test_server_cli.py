@@ -290,7 +290,7 @@ def test_the_control_token_is_printed_on_a_terminal_only(
     text = """
 import pathlib
 for suffix in (".token", ".control-token"):
-    print(next(pathlib.Path("runs").glob(f"*.db{suffix}")).read_text().strip())
+    print(next(pathlib.Path("runs").glob(f"*.db{suffix}")).read_text(encoding="utf-8").strip())
 """
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert main(["run", "--control", write("driver.py", text)]) == 0

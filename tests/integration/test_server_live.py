@@ -162,8 +162,8 @@ def test_the_printed_url_opens_the_dashboard_once_the_cookie_is_set(server: RunS
 def test_the_tokens_files_are_for_the_user_alone_and_go_with_the_run(tmp_path: Path) -> None:
     with app.serve(tmp_path, control=True) as running:
         files = {path.name.removeprefix(running.db_path.name): path for path in tmp_path.glob("*token")}
-        assert files[".token"].read_text().strip() == running.token
-        assert files[".control-token"].read_text().strip() == running.control_token
+        assert files[".token"].read_text(encoding="utf-8").strip() == running.token
+        assert files[".control-token"].read_text(encoding="utf-8").strip() == running.control_token
         assert {stat.S_IMODE(path.stat().st_mode) for path in files.values()} == {0o600}
     assert not list(tmp_path.glob("*token"))
 
@@ -233,7 +233,7 @@ def test_a_port_in_use_is_one_clear_error_and_leaves_nothing_behind(tmp_path: Pa
 
 
 def test_a_runs_folder_that_cannot_be_written_is_an_error_and_frees_the_port(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(RunsFolderError):
         app.serve(tmp_path / "file" / "runs").start()
     assert "podium-server" not in [thread.name for thread in threading.enumerate()]

@@ -182,7 +182,7 @@ def test_types_and_references_are_checked_and_named(
 
 @pytest.mark.parametrize("command", [["check"], ["upgrade"], ["prune", "--max-gb", "1"]])
 def test_what_is_no_runs_file_is_a_wrong_use(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "list.db").write_text("shopping list" * 100)
+    (tmp_path / "list.db").write_text("shopping list" * 100, encoding="utf-8")
     for name in ("list.db", "none.db"):
         assert main(["db", command[0], str(tmp_path / name), *command[1:]]) == 2
     assert not (tmp_path / "none.db").exists()

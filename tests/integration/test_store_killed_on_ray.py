@@ -183,5 +183,5 @@ def test_a_driver_that_is_ended_for_a_death_takes_a_stopped_worker_with_it(tmp_p
             told = [text for (text,) in connection.execute("SELECT text FROM event WHERE text LIKE '%SIGABRT%'")]
         assert death == (1, pids[1], int(signal.SIGKILL))
         assert [text for text in told if text.endswith("abort: the driver is ended by SIGABRT")]
-        assert "abort: the driver is ended by SIGABRT" in (tmp_path / "said").read_text()
-        assert "most recent call first" in path.with_suffix(".crash.txt").read_text()
+        assert "abort: the driver is ended by SIGABRT" in (tmp_path / "said").read_text(encoding="utf-8")
+        assert "most recent call first" in path.with_suffix(".crash.txt").read_text(encoding="utf-8")

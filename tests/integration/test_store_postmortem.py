@@ -77,7 +77,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     assert batch.n_refused == 0
     file.write(batch, Counters(1, batch.n_events))
     file.close()
-    crash_path(path).write_text("Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n")
+    crash_path(path).write_text(
+        "Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n", encoding="utf-8"
+    )
     with contextlib.closing(Reader(path, wall_ns=lambda: 2 * START_NS)) as found:
         yield found
 
@@ -120,7 +122,7 @@ def test_what_faulthandler_left_is_found_beside_the_file(reader: Reader, tmp_pat
 
 
 def test_a_long_crash_text_is_cut_at_its_front(tmp_path: Path) -> None:
-    crash_path(tmp_path / "run.db").write_text("x" * 300_000 + "the end")
+    crash_path(tmp_path / "run.db").write_text("x" * 300_000 + "the end", encoding="utf-8")
     with contextlib.closing(Reader(tmp_path / "run.db")) as other:
         assert len(other.crash_text()) == 256 * 1024
         assert other.crash_text().endswith("the end")

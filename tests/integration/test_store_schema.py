@@ -94,7 +94,7 @@ def test_upgrading_nothing_or_something_else_is_a_typed_error(tmp_path: Path) ->
     with pytest.raises(RunFileMissingError):
         upgrade(tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
-    (tmp_path / "other.db").write_text("shopping list" * 100)
+    (tmp_path / "other.db").write_text("shopping list" * 100, encoding="utf-8")
     with pytest.raises(NotARunFileError):
         upgrade(tmp_path / "other.db")
 

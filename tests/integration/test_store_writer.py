@@ -119,7 +119,7 @@ def test_a_writer_refused_leaves_the_first_ones_lock_alone(tmp_path: Path) -> No
         with pytest.raises(RunLockedError):
             Writer(recorder.path, facts()).start()
         assert not is_free(recorder.path)
-        assert lock_path(recorder.path).read_text() == str(os.getpid())
+        assert lock_path(recorder.path).read_text(encoding="utf-8") == str(os.getpid())
 
 
 def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
 
 
 def test_a_file_of_something_else_is_never_written_over(tmp_path: Path) -> None:
-    (tmp_path / "run.db").write_text("shopping list" * 100)
+    (tmp_path / "run.db").write_text("shopping list" * 100, encoding="utf-8")
     with pytest.raises(NotARunFileError):
         Writer(tmp_path / "run.db", facts()).start()
-    assert (tmp_path / "run.db").read_text().startswith("shopping list")
+    assert (tmp_path / "run.db").read_text(encoding="utf-8").startswith("shopping list")
 
 
 def test_a_folder_that_is_not_there_is_named_in_the_error(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_clients_token_never_shows_in_its_repr() -> None:
 
 
 def test_the_clients_token_is_read_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "token").write_text("abc\n", encoding="utf-8")
     assert client_settings("http://h:1", tmp_path / "token", {"PODIUM_TOKEN": "other"}).token == "abc"
 
 

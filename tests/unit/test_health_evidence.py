@@ -155,9 +155,9 @@ def test_a_process_that_is_not_ours_tells_its_status_where_the_kernel_does() -> 
 
 def test_what_is_left_is_the_end_of_both_logs_and_the_line_of_the_crash(tmp_path: Path) -> None:
     errors, output = tmp_path / "worker.err", tmp_path / "worker.out"
-    output.write_text(":job_id:01\n:actor_name:Long\nstep 7\n")
+    output.write_text(":job_id:01\n:actor_name:Long\nstep 7\n", encoding="utf-8")
     stack = [f'  File "x.py", line {line} in f' for line in range(60)]
-    errors.write_text("\n".join(["Fatal Python error: Bus error", *stack]))
+    errors.write_text("\n".join(["Fatal Python error: Bus error", *stack]), encoding="utf-8")
     found = examine(ProcessInfo(log=str(errors), output=str(output)), 1)
     assert found.log_tail[0] == "step 7"
     assert found.log_tail[-1] == stack[-1]
@@ -167,11 +167,11 @@ def test_what_is_left_is_the_end_of_both_logs_and_the_line_of_the_crash(tmp_path
 
 def test_kills_for_memory_are_counted_by_either_version_of_control_groups(tmp_path: Path) -> None:
     path = tmp_path / "memory.events"
-    path.write_text("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\n")
+    path.write_text("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\n", encoding="utf-8")
     assert count_oom_kills(str(path)) == 2
-    path.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    path.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", encoding="utf-8")
     assert count_oom_kills(str(path)) == 1
-    path.write_text("oom_kill_disable 0\n")
+    path.write_text("oom_kill_disable 0\n", encoding="utf-8")
     assert count_oom_kills(str(path)) == count_oom_kills("") == count_oom_kills(str(tmp_path / "gone")) == -1
 
 

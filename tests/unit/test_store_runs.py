@@ -26,7 +26,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_a_folder_that_is_a_file_is_named_with_the_reason_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("")
+    (tmp_path / "runs").write_text("", encoding="utf-8")
     with pytest.raises(RunsFolderError) as caught:
         new_run_path(tmp_path / "runs", "x", "y")
     assert str(tmp_path / "runs") in str(caught.value)
@@ -41,7 +41,7 @@ def test_a_folder_without_files_of_its_own_is_refused(tmp_path: Path) -> None:
 
 def test_runs_are_listed_newest_first_and_nothing_else_is(tmp_path: Path) -> None:
     for name in ("20260101-a.db", "20260202-b.db", "20260202-b.db-wal", "20260202-b.db.lock", "notes.txt"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text("", encoding="utf-8")
     assert [path.name for path in run_paths(tmp_path)] == ["20260202-b.db", "20260101-a.db"]
 
 

@@ -33,7 +33,7 @@ group.scael(DataProto())
 
 def test_mypy_catches_a_wrong_argument_of_a_typed_group(tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
-    driver.write_text(_DRIVER)
+    driver.write_text(_DRIVER, encoding="utf-8")
     cache = Path(__file__).parents[2] / ".mypy_cache"
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", f"--cache-dir={cache}", str(driver)]
     root = Path(__file__).parents[2]
