@@ -53,6 +53,7 @@ test-lowest: .venv/.installed-dev ## the quick tiers with the lowest versions th
 	$(BIN)/uv pip compile -q pyproject.toml --extra dev --resolution lowest-direct --override .venv-lowest/torch.txt \
 		$${PIP_FIND_LINKS:+--find-links $$PIP_FIND_LINKS} -o .venv-lowest/lowest.txt
 	.venv-lowest/bin/pip install -q --disable-pip-version-check -r .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install -q --disable-pip-version-check --no-deps -e .
 	.venv-lowest/bin/python -m pytest tests/unit tests/architecture $(ARGS)
 
 check: .venv/.installed-dev ## ruff, mypy --strict, import-linter, migrations equal models

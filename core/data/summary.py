@@ -70,9 +70,7 @@ def as_tensordict(
     columns: dict[str, Any] = {} if batch is None else dict(batch.items())
     for key, array in arrays.items():
         _check_free(key, columns)
-        rows = [NonTensorData(row) for row in rows_of(array)]
-        # An empty stack has no row to know its type by: one row, of which none is taken.
-        columns[key] = NonTensorStack(*rows) if rows else NonTensorStack(NonTensorData(None))[:0]
+        columns[key] = NonTensorStack(*(NonTensorData(row) for row in rows_of(array)))
     for key, value in meta.items():
         _check_free(key, columns)
         columns[key] = NonTensorData(value, batch_size=[n_rows])
