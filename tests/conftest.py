@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver, local_controller
 from tests.longest_first import turn
 from tests.processes import reset_signals
-from tests.warm_workers import ray_starts_with, warm_python
+from tests.warm_workers import ray_starts_with
 
 reset_signals()
 
@@ -52,10 +53,9 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def ray_python() -> Iterator[str]:
-    """The interpreter that ``ray_runtime`` starts its processes with: one that forks workers from a warm process."""
-    with warm_python() as command:
-        yield command
+def ray_python() -> str:
+    """The interpreter that ``ray_runtime`` starts its processes with; ``warm_python`` forks workers from a warm one."""
+    return sys.executable
 
 
 @pytest.fixture(scope="module")

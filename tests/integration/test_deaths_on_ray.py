@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,12 +146,6 @@ class Scene:
         with closing(sqlite3.connect(f"file:{self.recorder.path}?mode=ro", uri=True)) as connection:
             (row,) = connection.execute("SELECT pid, cause FROM death WHERE rank = ?", (rank,)).fetchall()
         return row[0], row[1]
-
-
-@pytest.fixture(scope="module")
-def ray_python() -> str:
-    """What Ray itself would start workers with: how they end is what this module is about."""
-    return sys.executable
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.live_walk import Walk, eventually
 from tests.live_workers import Plain, Ring, Stateless, Staying
+from tests.warm_workers import warm_python
 
 pytestmark = pytest.mark.integration
 
@@ -91,6 +92,13 @@ def _fields_of(pid: int) -> dict[str, str]:
         return {}
     fields = rest.split()
     return {"name": name.partition("(")[2], "state": fields[0], "began": fields[19]}
+
+
+@pytest.fixture(scope="module")
+def ray_python() -> Iterator[str]:
+    """Workers that need not import torch: a walk starts ten of them or more."""
+    with warm_python() as command:
+        yield command
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from core import (
 from core.errors import PlacementError, PoolSpecError
 from core.runtime import Runtime
 from tests.ray_nodes import nodes_of_ray
-from tests.warm_workers import warm_workers
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
@@ -56,7 +55,7 @@ def runtime() -> Iterator[Runtime]:
     """A runtime on a Ray of two nodes."""
     head = {"num_cpus": 2, "num_gpus": 1, "node_ip_address": SMALL}
     others = [{"num_cpus": 6, "num_gpus": 3, "node_ip_address": LARGE}]
-    with warm_workers(), nodes_of_ray(head, others) as nodes:
+    with nodes_of_ray(head, others) as nodes:
         yield nodes.runtime
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tensordict
 import torch
 from packaging.version import Version
 from tensordict import NonTensorData, NonTensorStack, TensorDict
@@ -77,7 +77,7 @@ def test_batches_without_rows_tensors_or_keys_become_tensordicts_too(batch: Data
 
 
 @pytest.mark.skipif(
-    Version(tensordict.__version__) < Version("0.15"), reason="a TensorDict takes no empty stack before 0.15"
+    Version(version("tensordict")) < Version("0.15"), reason="a TensorDict takes no empty stack before 0.15"
 )
 def test_arrays_without_rows_become_stacks_without_rows() -> None:
     out = rich()[:0].to_tensordict()
