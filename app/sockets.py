@@ -41,7 +41,7 @@ def bind_port(host: str, port: int) -> socket.socket:
         way_out = "choose another with --port, or 0 for a free one"
         said = {
             errno.EADDRINUSE: f"port {port} on {host} is in use by another program; {way_out}",
-            errno.EACCES: f"port {port} on {host} needs more rights than you have; {way_out}",
+            errno.EACCES: f"port {port} on {host} requires privileges that you do not have; {way_out}",
         }.get(error.errno or 0, f"cannot listen on {host} port {port}: {reason}")
         raise ServerStartError(said, host=host, port=port, reason=reason) from error
     return sock
@@ -81,7 +81,7 @@ def _make_way(path: str) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ServerStartError(f"{path} is there already and no socket; choose another --uds", host=path)
+        raise ServerStartError(f"{path} exists and is not a socket; choose another --uds path", host=path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

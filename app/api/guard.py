@@ -129,7 +129,7 @@ class Guard:
         if visit.head.is_mutation:
             body = await self._body(receive, visit.head, self._limits.body_timeout_s)
             if isinstance(body, bytes) and (name := _doubled_key(body)) is not None:
-                body = Problem(422, "invalid-request", "Invalid request", f"body: the key {name[:40]!r} is there twice")
+                body = Problem(422, "invalid-request", "Invalid request", f"body: the key {name[:40]!r} appears twice")
             expected = _expected_generation(visit.head, body if isinstance(body, bytes) else b"")
             if isinstance(body, Problem):
                 await self._note(visit, visitor.name, expected, "refused", f"{body.status} {body.slug}")
@@ -157,10 +157,10 @@ class Guard:
                 await self._refuse(visit, problem)
                 return
             if problem.status == 500:
-                _log.exception("the answer to %s was broken off (%s)", visit.head.path, visit.request_id)
+                _log.exception("the response to %s was interrupted (%s)", visit.head.path, visit.request_id)
             else:
                 _log.warning(
-                    "the answer to %s was broken off: %s (%s)", visit.head.path, problem.detail, visit.request_id
+                    "the response to %s was interrupted: %s (%s)", visit.head.path, problem.detail, visit.request_id
                 )
             # A part of a file must not look like the whole: the reader sees a broken connection.
             connection.abort()
@@ -221,7 +221,7 @@ class Guard:
         try:
             await anyio.to_thread.run_sync(self._audit.audit, entry, limiter=self._audit_threads)
         except Exception:
-            _log.exception("the audit entry of %s was lost", entry.request_id)
+            _log.exception("failed to record the audit entry of %s", entry.request_id)
 
     async def _refuse(self, visit: _Visit, problem: Problem) -> None:
         head = visit.head

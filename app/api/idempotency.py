@@ -82,7 +82,7 @@ _REUSED = Problem(
 _IN_FLIGHT = Problem(
     409,
     "key-in-flight",
-    "The same request is being worked on",
+    "Request in progress",
     "the first request with this Idempotency-Key is still in progress; retry later",
     headers=(("Retry-After", "1"),),
 )

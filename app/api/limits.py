@@ -92,8 +92,8 @@ class ReadPool:
             ProblemError: Too many wait already; 503 with ``Retry-After``.
         """
         if self._n_inside >= self._n_most:
-            detail = f"{self._n_inside} questions wait for the run's file already; ask again in a second"
-            raise ProblemError(Problem(503, "busy", "Too many questions", detail, headers=(("Retry-After", "1"),)))
+            detail = f"{self._n_inside} queries are already waiting for the run file; retry in a second"
+            raise ProblemError(Problem(503, "busy", "Too many queries", detail, headers=(("Retry-After", "1"),)))
         self._n_inside += 1
         try:
             return await anyio.to_thread.run_sync(question, limiter=self._limiter)

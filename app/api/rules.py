@@ -145,7 +145,7 @@ def judge(head: Head, rules: Rules) -> Verdict:
     if scope is Scope.NOBODY:
         return Refusal(_NO_TOKEN)
     if (name := _doubled_name(head.query)) is not None:
-        return Refusal(_invalid(f"query.{name[:40]} is there twice"), by=scope.value)
+        return Refusal(_invalid(f"query.{name[:40]} appears twice"), by=scope.value)
     if head.is_mutation:
         return _judge_mutation(head, rules, scope, by_cookie)
     return Visitor(scope)
@@ -175,9 +175,9 @@ def _unclear(head: Head) -> Problem | None:
     if not head.path.startswith("/"):
         return _malformed("the request's target is not a path")
     if found := sorted(head.doubled & _ONCE):
-        return _malformed(f"the header {found[0]} is there twice")
+        return _malformed(f"the header {found[0]} appears twice")
     if found := sorted(head.doubled & _ONCE_OF_A_COMMAND):
-        return _invalid(f"header.{found[0]} is there twice")
+        return _invalid(f"header.{found[0]} appears twice")
     return None
 
 
@@ -190,7 +190,7 @@ def _invalid(detail: str) -> Problem:
 
 
 def _doubled_name(query: str) -> str | None:
-    """Return the name of a query parameter that is there twice."""
+    """Return the name of a query parameter that appears twice."""
     seen: set[str] = set()
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if name in seen:

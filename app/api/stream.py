@@ -178,7 +178,7 @@ class TickHub:
                 before = self._last
                 now = await self._reads.ask(partial(self._look, before))
             except Exception:
-                _log.warning("the live view could not look at the run this time", exc_info=True)
+                _log.warning("the live view failed to read the run", exc_info=True)
                 continue
             self._last = now
             news = news_between(before, now)
@@ -224,7 +224,7 @@ class TickHub:
             now = await self._reads.ask(partial(self._look, before))
             news = (*news_between(before, now), _end(now))
         except Exception:
-            _log.debug("the live view ends without a last look", exc_info=True)
+            _log.debug("the live view ended without a final update", exc_info=True)
         self._tell(news)
 
 

@@ -77,7 +77,7 @@ def check(path: Path) -> Checked:
     if not is_free(path):
         pid = holder(path)
         raise RunLockedError(
-            f"{path} is being written by process {pid}; check it when that run is over", str(path), pid
+            f"{path} is being written by process {pid}; check it after that run has ended", str(path), pid
         )
     with contextlib.closing(ReadPool(path, 1, patience_s(path))) as pool, pool.lend() as connection:
         faults = _Faults()
@@ -111,7 +111,7 @@ class _Faults:
 def _checked(connection: RunConnection, path: Path, revision: str, faults: _Faults) -> Checked:
     row = connection.execute("SELECT n_dropped, pruned_before_ns FROM run").fetchone()
     if row is None:
-        raise NotARunFileError(f"{path} is not the file of a Podium run: it holds none", str(path))
+        raise NotARunFileError(f"{path} is not a Podium run file: it contains no run", str(path))
     # What is not a number is among the faults already.
     n_dropped, pruned_ns = (value if isinstance(value, int) else None for value in row)
     n_rows = dict.fromkeys(("call", "rank_span"), 0)
@@ -145,7 +145,7 @@ def _structure(connection: RunConnection, faults: _Faults) -> None:
 def _references(connection: RunConnection, faults: _Faults) -> None:
     """Look for rows that refer to rows that are not there, as SQLite knows of them and as only we do."""
     lost = connection.execute("PRAGMA main.foreign_key_check")
-    faults.add(f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in lost)
+    faults.add(f"row {row[1]} of {row[0]} refers to a row of {row[2]} that does not exist" for row in lost)
     for table, column, other in _UNDECLARED:
         rows = connection.execute(
             f"SELECT DISTINCT {column} FROM {table} WHERE {column} != 0 "

@@ -18,7 +18,7 @@ def problems() -> list[str]:
         found.append(f"models.SCHEMA_REVISION is {SCHEMA_REVISION}, the newest migration is {known_revisions()[0]}")
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as migrated:
         run_migrations(migrated)
-        found += [f"alembic would still do: {difference}" for difference in differences(migrated)]
+        found += [f"alembic reports a difference: {difference}" for difference in differences(migrated)]
         with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as created:
             create_schema(created)
             theirs, ours = _schema(migrated), _schema(created)

@@ -58,7 +58,7 @@ def whole(text: str) -> int:
     """
     found = int(text)
     if abs(found) >= _LARGEST:
-        raise ValueError(f"{text[:60]!r} is larger than any number of a run")
+        raise ValueError(f"{text[:60]!r} is out of range for a number in a run file")
     return found
 
 

@@ -66,5 +66,5 @@ class DiskSpace:
             free = self.free_bytes()
             self._short = ""
             if free < self._min_free_bytes:
-                self._short = f"{free:,} bytes are free on the disk, recording stops below {self._min_free_bytes:,}"
+                self._short = f"{free:,} bytes are free on the disk; recording stops below {self._min_free_bytes:,}"
         return self._short

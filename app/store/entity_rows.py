@@ -222,7 +222,7 @@ class EntityRows:
         if before is not None and before.state == "alive":
             if (before.name, before.pid) == (event.name, event.pid):
                 return
-            self._end(before, "ended", event.at_ns - self._started_ns, "another worker took its rank")
+            self._end(before, "ended", event.at_ns - self._started_ns, "replaced by another worker")
         self._n_workers += 1
         worker = Worker(
             id=self._n_workers,

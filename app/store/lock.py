@@ -28,7 +28,7 @@ class FileLock:
         self._path = path
         self._file = -1
 
-    def acquire(self, way_out: str = "give this run a file of its own") -> None:
+    def acquire(self, way_out: str = "choose another file for this run") -> None:
         """Take the lock and leave this process's id in it; ``way_out`` ends what is said to who does not get it.
 
         Raises:

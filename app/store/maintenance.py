@@ -77,8 +77,8 @@ class Maintenance:
         if n_bytes > self._options.log_warn_bytes and not self._log_is_big:
             self._log_is_big = True
             self._warn(
-                f"the write-ahead log has grown to {n_bytes:,} bytes: something reads this run's file without an end, "
-                "so that the log cannot be emptied; close that reader"
+                f"the write-ahead log has grown to {n_bytes:,} bytes: a reader keeps this run file open, "
+                "so the log cannot be truncated; close that reader"
             )
         elif n_bytes < self._options.log_warn_bytes // 2:
             self._log_is_big = False

@@ -62,7 +62,7 @@ def upgrade(path: Path) -> Upgraded:
     check_plain(path)
     lock = FileLock(path)
     try:
-        lock.acquire("upgrade it when that run is over")
+        lock.acquire("upgrade it after that run has ended")
         with contextlib.closing(open_to_change(path)) as connection, connection.question(path, patience_s(path, 8)):
             before = connection.revision
             if before == SCHEMA_REVISION:
@@ -84,7 +84,7 @@ def upgrade(path: Path) -> Upgraded:
         cause = error.orig if isinstance(error, DBAPIError) else error
         reason = cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
         folder = str(path.parent)
-        raise RunsFolderError(f"cannot upgrade {path}: {reason}; it is as it was", folder, reason) from error
+        raise RunsFolderError(f"cannot upgrade {path}: {reason}; the file was not changed", folder, reason) from error
     finally:
         lock.release()
 
@@ -130,9 +130,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         fault = str(error)
     if fault != "ok":
         fault = fault.strip().splitlines()[-1]
-        message = (
-            f"{path} is damaged ({fault}) and stays as it is; podium db check tells all, podium view shows the rest"
-        )
+        way_out = "run podium db check for details; podium view shows what is readable"
+        message = f"{path} is damaged ({fault}) and was not changed; {way_out}"
         raise DamagedFileError(message, str(path), fault)
 
 
@@ -143,7 +142,7 @@ def _copy(connection: sqlite3.Connection, path: Path) -> Path:
     free = shutil.disk_usage(path.parent).free
     needed = path.stat().st_size * 5 // 4
     if free < needed:
-        raise OSError(errno.ENOSPC, f"a copy needs {needed:,} bytes and {free:,} are free")
+        raise OSError(errno.ENOSPC, f"the copy needs {needed:,} bytes, but only {free:,} are free")
     copy = path.with_name(path.name + ".upgrading")
     copy.unlink(missing_ok=True)
     os.close(open_private(copy, os.O_RDWR | os.O_EXCL))

@@ -127,7 +127,7 @@ class _Question:
 
     def too_long(self) -> QueryTimeoutError:
         """Return the error of a question that took too long."""
-        message = f"a question to {self._path} took longer than {self._deadline_s:g} s; ask for a smaller part"
+        message = f"a query on {self._path} took longer than {self._deadline_s:g} s; request a smaller range"
         return QueryTimeoutError(message, deadline_s=self._deadline_s)
 
     def text(self, raw: bytes) -> str:
@@ -138,25 +138,25 @@ class _Question:
         found = raw[:_MOST_TEXT_BYTES].decode("utf-8", "replace")
         self._n_characters += len(found)
         if self._n_characters > MOST_CHARACTERS:
-            raise ValueError(f"more than {MOST_CHARACTERS:,} characters of text in one answer")
+            raise ValueError(f"more than {MOST_CHARACTERS:,} characters of text in one result")
         return found
 
     def row(self, _cursor: sqlite3.Cursor, values: tuple[object, ...]) -> tuple[object, ...]:
         """Return a row as it is: no row of a run's file has a blob, and no answer so many rows."""
         self._n_rows += 1
         if self._n_rows > MOST_ROWS:
-            raise ValueError(f"more than {MOST_ROWS:,} rows in one answer")
+            raise ValueError(f"more than {MOST_ROWS:,} rows in one result")
         for value in values:
             if value.__class__ is bytes:
-                raise ValueError("a blob where a number or a text belongs")
+                raise ValueError("a blob where a number or text is expected")
         return values
 
 
 def misfit(path: Path, error: Exception) -> RunFileError:
     """Return the error of a file from somebody else that holds what no Podium writes."""
-    what = "more than the memory that reading may take" if isinstance(error, MemoryError) else str(error)
+    what = "more data than the memory limit for reading" if isinstance(error, MemoryError) else str(error)
     shown = what.encode("unicode_escape").decode()[:_MOST_SAID]
-    message = f"{path} holds something that does not fit where it stands: {shown}; podium db check looks"
+    message = f"{path} contains an invalid value: {shown}; run podium db check"
     return RunFileError(message, str(path))
 
 
@@ -177,9 +177,9 @@ def check_plain(path: Path) -> os.stat_result:
         raise RunFileError(f"cannot read {path}: {reason}", str(path)) from error
     if not stat.S_ISREG(found.st_mode):
         what = _kind(found.st_mode)
-        raise NotARunFileError(f"{path} is not the file of a Podium run: it is {what}", str(path))
+        raise NotARunFileError(f"{path} is not a Podium run file: it is {what}", str(path))
     if not found.st_size:
-        raise NotARunFileError(f"{path} is not the file of a Podium run: it is empty", str(path))
+        raise NotARunFileError(f"{path} is not a Podium run file: it is empty", str(path))
     return found
 
 
@@ -275,7 +275,9 @@ def _check_journal(path: Path) -> None:
         finally:
             os.close(handle)
         if found == _JOURNAL_MAGIC:
-            message = f"{journal} names a further file, which no Podium writes; move the journal away if you trust it"
+            message = (
+                f"{journal} names another file, which Podium never writes; remove the journal if you trust the run file"
+            )
             raise RunFileError(message, str(path))
 
 
@@ -287,4 +289,4 @@ def _kind(mode: int) -> str:
         stat.S_IFCHR: "a device",
         stat.S_IFBLK: "a device",
     }
-    return kinds.get(stat.S_IFMT(mode), "not a plain file")
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")

@@ -22,7 +22,7 @@ def open_private(path: Path, flags: int) -> int:
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
-            raise OSError(errno.EPERM, "there is something of that name that is not a file of yours alone", str(path))
+            raise OSError(errno.EPERM, "a file of that name exists that is not private to you", str(path))
         os.fchmod(handle, _FILE)
     except BaseException:
         os.close(handle)
@@ -39,7 +39,7 @@ def open_beside(path: Path) -> int:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return handle
 
 
@@ -61,7 +61,7 @@ def open_to_others(folder: Path) -> str:
     """Return in words why other users could tamper with a folder's files, empty when they cannot."""
     found = folder.stat()
     if found.st_uid not in {os.geteuid(), 0}:
-        return f"it belongs to user {found.st_uid}, who can replace the files in it"
+        return f"it is owned by user {found.st_uid}, who can replace the files in it"
     if found.st_mode & stat.S_IWOTH:
-        return "every user can write into it"
+        return "every user can write to it"
     return ""

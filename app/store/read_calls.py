@@ -63,7 +63,7 @@ _SPANS = RowQuery(
 # The error shown for a call without an end in a run that is over.
 _CUT_OFF = {
     DIED: "It was in flight when the driver died.",
-    CANCELLED: "It was in flight when the driver ended, and nobody waited for it.",
+    CANCELLED: "It was in flight when the driver ended and was not awaited.",
 }
 
 

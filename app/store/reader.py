@@ -306,7 +306,7 @@ class Reader:
         return _Now(row, state, max(row["last_ns"], lasted_ns if lasted_ns < _MOST_NS else 0))
 
     def _no_run(self) -> NotARunFileError:
-        return NotARunFileError(f"{self.path} is not the file of a Podium run: it holds none", str(self.path))
+        return NotARunFileError(f"{self.path} is not a Podium run file: it contains no run", str(self.path))
 
     def _state(self, row: sqlite3.Row) -> str:
         if row["clean_exit"]:
@@ -350,7 +350,7 @@ def _check_run(row: sqlite3.Row) -> None:
     if row["started_wall_ns"] < 0:
         raise ValueError(f"the run started {-row['started_wall_ns'] / _YEAR_NS:.3g} years before 1970")
     if row["last_ns"] >= _MOST_NS:
-        raise ValueError(f"the run lasted {row['last_ns'] / _YEAR_NS:.3g} years, and at most {_MOST_YEARS} are read")
+        raise ValueError(f"the run lasted {row['last_ns'] / _YEAR_NS:.3g} years; the limit is {_MOST_YEARS}")
 
 
 def _window_ns(now: _Now, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:

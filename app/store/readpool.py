@@ -45,7 +45,7 @@ class ReadPool:
         try:
             connection = self._idle.get(timeout=self._deadline_s)
         except queue.Empty:
-            raise ReaderBusyError(f"all connections to {self._path} are taken; ask again in a second") from None
+            raise ReaderBusyError(f"all connections to {self._path} are in use; retry in a second") from None
         try:
             connection = connection or self._connect()
             with connection.question(self._path, self._deadline_s):

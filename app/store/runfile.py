@@ -98,7 +98,7 @@ class RunFile:
             self.close()
             folder = str(self._path.parent)
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            raise RunsFolderError(f"cannot write a run's file into {folder}: {reason}", folder, reason) from error
+            raise RunsFolderError(f"cannot create a run file in {folder}: {reason}", folder, reason) from error
         except RunFileError:
             self.close()
             raise
@@ -223,7 +223,9 @@ class RunFile:
         connection.execute("PRAGMA busy_timeout = 5000")
         if self._path.stat().st_size:
             check_schema(connection, self._path)
-            raise RunFileError(f"{self._path} holds a run already; give this run a file of its own", str(self._path))
+            raise RunFileError(
+                f"{self._path} already contains a run; choose another file for this run", str(self._path)
+            )
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         # Where memory cannot be shared SQLite keeps the journal that it has, and says so.
         (self.journal,) = connection.execute(f"PRAGMA journal_mode = {journal}").fetchone()

@@ -29,11 +29,11 @@ def new_run_path(runs_dir: Path, name: str, uid: str) -> Path:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunsFolderError(
-            f"cannot write runs into {runs_dir}: {reason}; choose another folder", str(runs_dir), reason
+            f"cannot write runs to {runs_dir}: {reason}; choose another folder", str(runs_dir), reason
         ) from error
     others = "" if is_new else open_to_others(runs_dir)
     if others:
-        _log.warning("the runs folder %s is not private: %s; give this run another one, of mode 0700", runs_dir, others)
+        _log.warning("the runs folder %s is not private: %s; choose another one with mode 0700", runs_dir, others)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return runs_dir / f"{stamp}-{_plain(name)}-{uid}.db"
 

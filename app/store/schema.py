@@ -59,15 +59,15 @@ def check_schema(connection: sqlite3.Connection, path: Path) -> str:
     found = revision_of(connection, path)
     if found not in READABLE_REVISIONS:
         raise SchemaVersionError(
-            f"{path} has schema {found}, this Podium reads {', '.join(READABLE_REVISIONS)}; "
-            f"look at it with the Podium that wrote it, or update this one if it is older",
+            f"{path} has schema {found}; this version of Podium reads {', '.join(READABLE_REVISIONS)}; "
+            f"open it with the version of Podium that wrote it, or upgrade this one",
             str(path),
             found,
             SCHEMA_REVISION,
         )
     if stranger:
         raise NotARunFileError(
-            f"{path} is not the file of a Podium run: its schema holds {stranger}, which Podium does not run",
+            f"{path} is not a Podium run file: its schema contains {stranger}, which Podium does not execute",
             str(path),
         )
     return found
@@ -88,7 +88,7 @@ def revision_of(connection: sqlite3.Connection, path: Path) -> str:
                 found = row.fetchone()
                 if found is not None:
                     return str(found[0])
-    raise NotARunFileError(f"{path} is not the file of a Podium run", str(path))
+    raise NotARunFileError(f"{path} is not a Podium run file", str(path))
 
 
 def _stranger(connection: sqlite3.Connection, path: Path) -> str:
@@ -112,7 +112,7 @@ def _in_words(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
-        raise NotARunFileError(f"{path} is not the file of a Podium run: {error}", str(path)) from error
+        raise NotARunFileError(f"{path} is not a Podium run file: {error}", str(path)) from error
 
 
 def is_ours(sql: str) -> bool:

@@ -90,7 +90,7 @@ def _checked(model: type[Record], columns: Sequence[str] | None) -> Sequence[str
         return own
     if sorted(columns) != sorted(own):
         odd = sorted(set(columns) ^ set(own))
-        raise LookupError(f"{table_of(model).name} and the row that is written differ in {odd}")
+        raise LookupError(f"{table_of(model).name} and the written row differ in {odd}")
     return columns
 
 

@@ -72,7 +72,7 @@ def trim(path: Path, retention: Retention) -> Trimmed:
     check_plain(path)
     lock = FileLock(path)
     try:
-        lock.acquire("prune it when that run is over")
+        lock.acquire("prune it after that run has ended")
         with contextlib.closing(open_to_change(path)) as connection, connection.question(path, patience_s(path, 8)):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
@@ -83,7 +83,7 @@ def trim(path: Path, retention: Retention) -> Trimmed:
         return Trimmed(n_spans, bytes_before, path.stat().st_size, pruned_ns)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        way_out = f"podium db check {path} tells what is broken"
+        way_out = f"podium db check {path} shows the errors"
         raise RunFileError(f"cannot prune {path}: {reason}; {way_out}", str(path)) from error
     finally:
         lock.release()

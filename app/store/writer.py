@@ -101,8 +101,10 @@ class Writer:
         self._started_mono_ns = time.monotonic_ns() - (time.time_ns() - self._facts.started_wall_ns)
         self._popped_at = time.monotonic()
         if self._file.journal != "wal":
-            where = f"of type {kind}, which other machines may have open" if kind else "that shares no memory"
-            self._warn(f"the runs folder is on a filesystem {where}: no write-ahead log is used, pages may wait longer")
+            where = f"of type {kind}, which other hosts may have mounted" if kind else "without shared memory"
+            self._warn(
+                f"the runs folder is on a filesystem {where}: no write-ahead log is used, so pages may load more slowly"
+            )
         self._owner = os.getpid()
         self._thread.start()
 
@@ -183,7 +185,7 @@ class Writer:
             try:
                 self._work(stopping)
             except Exception:
-                _log.exception("the recorder stumbled; training goes on")
+                _log.exception("the recorder failed on a batch of events; training continues")
             if stopping:
                 break
         self._finish()
@@ -215,7 +217,7 @@ class Writer:
             batch = self._reducer.take(events, now_ns, closing)
         except Exception:
             with self._drop_lock:
-                self._drop(len(events), "the recorder stumbled over them")
+                self._drop(len(events), "the recorder failed to process them")
             raise
         self._last_ns = batch.last_ns
         with self._drop_lock:
@@ -264,17 +266,17 @@ class Writer:
                 return
             _log.error("%d rows could not be recorded: %s", n_refused, error)
             with self._drop_lock:
-                self._drop(n_refused, "the file refused their rows")
+                self._drop(n_refused, "the file rejected their rows")
 
     def _put_off(self, error: sqlite3.Error) -> None:
         pause_s = min(self._retry_pause_s * 2 or self.options.retry_s, self.options.max_retry_s)
         if not self._error:
-            _log.error("recording to %s waits: %s; training goes on", self.path, error)
+            _log.error("recording to %s is paused: %s; training continues", self.path, error)
         self._error, self._retry_pause_s = str(error), pause_s
         self._retry_at = time.monotonic() + pause_s
         if self._disk_space.free_bytes() < self.options.ballast_bytes and self._disk_space.release_ballast():
             _log.error(
-                "the disk of %s is full; %d bytes that were held back are free now",
+                "the disk of %s is full; released %d reserved bytes",
                 self.path,
                 self.options.ballast_bytes,
             )
@@ -289,7 +291,7 @@ class Writer:
         short, before = self._disk_space.shortage(), self._short
         self._short = short
         if short and not before:
-            self._warn(f"recording stops: {short}; training goes on")
+            self._warn(f"recording stops: {short}; training continues")
             return True
         if before and not short:
             self._disk_space.hold()

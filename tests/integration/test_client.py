@@ -84,7 +84,7 @@ def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_file_is_not(tmp_pa
     assert server.bind().uds == str(path)
     server.stop()
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(ServerStartError, match="no socket"):
+    with pytest.raises(ServerStartError, match="is not a socket"):
         WebServer(ServerSettings(uds=str(path))).bind()
     assert path.read_text(encoding="utf-8") == "mine"
     with pytest.raises(ServerStartError, match="cannot listen"):
@@ -216,7 +216,7 @@ def test_a_redirect_is_not_followed_and_proxies_are_not_asked(monkeypatch: pytes
 
 
 def test_a_server_that_is_too_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = {"type": "urn:podium:problem:busy", "title": "Too many questions", "detail": "ask again"}
+    problem = {"type": "urn:podium:problem:busy", "title": "Too many queries", "detail": "ask again"}
     answers = [Answer(429, json.dumps(problem).encode(), "id", 0.01), Answer(200, b'{"items": []}', "id")]
     monkeypatch.setattr("app.client.client.send", lambda *_: answers.pop(0))
     assert Client("http://x").pools() == ()

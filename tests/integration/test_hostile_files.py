@@ -212,7 +212,7 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "socket": (_socket, "it is a socket"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device"),
     "empty": (Path.touch, "it is empty"),
-    "sparse": (_sparse, "is not the file of a Podium run"),
+    "sparse": (_sparse, "is not a Podium run file"),
     "long": (lambda path: None, "File name too long"),
 }
 
@@ -291,6 +291,6 @@ def test_two_drivers_never_write_one_file(tmp_path: Path) -> None:
     third = subprocess.run(
         [sys.executable, "-c", SECOND, str(tmp_path / "run.db")], capture_output=True, text=True, timeout=120
     )
-    assert "holds a run already" in third.stderr
+    assert "already contains a run" in third.stderr
     with contextlib.closing(Reader(tmp_path / "run.db")) as reader:
         assert reader.run().pid == os.getpid()

@@ -80,7 +80,7 @@ def test_a_link_laid_where_a_file_will_be_made_is_not_followed(suffix: str, tmp_
 def test_a_second_name_of_another_file_is_not_filled(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("dear", encoding="utf-8")
     os.link(tmp_path / "mine", tmp_path / "run.db.lock")
-    with pytest.raises(OSError, match="not a file of yours alone"):
+    with pytest.raises(OSError, match="not private to you"):
         FileLock(tmp_path / "run.db").acquire()
     assert (tmp_path / "mine").read_text(encoding="utf-8") == "dear"
     with pytest.raises(IsADirectoryError):
@@ -95,7 +95,7 @@ def test_a_folder_that_others_can_write_into_is_warned_of(tmp_path: Path, caplog
         new_run_path(tmp_path / "own", "x", "y")
         assert not caplog.messages
         new_run_path(open_folder, "x", "y")
-    assert "every user can write into it" in caplog.text
+    assert "every user can write to it" in caplog.text
     assert make_private_dir(tmp_path / "own") is False
 
 

@@ -199,7 +199,7 @@ with Controller.local():
         (["run", "--port", "70000", "driver.py"], 2, "70000"),
         (["run", "--runs-dir", "driver.py/runs", "driver.py"], 1, "cannot write runs"),
         (["view", "nowhere.db"], 1, "nowhere.db"),
-        (["view", "driver.py"], 1, "is not the file of a Podium run"),
+        (["view", "driver.py"], 1, "is not a Podium run file"),
         (["view", "--host", "10.0.0.1", "driver.py"], 2, "--allow-remote"),
         (["pools", "list"], 2, "--url"),
         (["pools", "list", "--url", "http://127.0.0.1:9"], 5, "cannot reach"),

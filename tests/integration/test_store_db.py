@@ -230,7 +230,7 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeyp
     before = path.read_bytes()
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(RunsFolderError, match="1,000 are free; it is as it was"):
+    with pytest.raises(RunsFolderError, match="only 1,000 are free; the file was not changed"):
         migrate.upgrade(path)
     monkeypatch.undo()
 

@@ -304,5 +304,5 @@ def test_a_recorder_that_stumbles_counts_what_it_lost_and_goes_on(
         until(lambda: ask(recorder.path, "SELECT n_dropped FROM run") == [(1,)])
         until(lambda: len(ask(recorder.path, "SELECT * FROM gap")) == 1)
         ((from_ns, to_ns, *rest),) = ask(recorder.path, "SELECT from_ns, to_ns, n_events, reason FROM gap")
-        assert rest == [1, "the recorder stumbled over them"]
+        assert rest == [1, "the recorder failed to process them"]
         assert 0 <= int(str(from_ns)) <= int(str(to_ns))

@@ -161,5 +161,5 @@ def test_a_plan_that_is_no_plan_breaks_no_page(path: Path) -> None:
 
 def test_a_reader_says_what_does_not_fit(path: Path) -> None:
     change(path, "UPDATE pool SET process_on_nodes = 'four'")
-    with contextlib.closing(Reader(path)) as reader, pytest.raises(RunFileError, match="does not fit where it stands"):
+    with contextlib.closing(Reader(path)) as reader, pytest.raises(RunFileError, match="contains an invalid value"):
         reader.pools()

@@ -558,14 +558,14 @@ def test_a_file_of_another_schema_is_refused_with_both_versions_and_a_way_out(st
     with pytest.raises(SchemaVersionError) as caught:
         Reader(stage.path).open()
     assert (caught.value.found, caught.value.expected) == ("0000", SCHEMA_REVISION)
-    for part in ("0000", "0001", "the Podium that wrote it", str(stage.path)):
+    for part in ("0000", "0001", "the version of Podium that wrote it", str(stage.path)):
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "make"), [("pipe", os.mkfifo), ("folder", os.mkdir)])
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
     make(tmp_path / name)
-    with pytest.raises(NotARunFileError, match=f"{name} is not the file of a Podium run: it is a {name}"):
+    with pytest.raises(NotARunFileError, match=f"{name} is not a Podium run file: it is a {name}"):
         Reader(tmp_path / name).open()
 
 
@@ -584,7 +584,7 @@ def test_a_file_without_a_run_and_one_with_a_text_for_a_time_are_refused_in_word
         connection.commit()
     with contextlib.closing(Reader(stage.path)) as reader:
         for ask in (reader.open, reader.run):
-            with pytest.raises(NotARunFileError, match="it holds none"):
+            with pytest.raises(NotARunFileError, match="it contains no run"):
                 ask()
 
 

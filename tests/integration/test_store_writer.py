@@ -125,7 +125,7 @@ def test_a_writer_refused_leaves_the_first_ones_lock_alone(tmp_path: Path) -> No
 def test_a_finished_run_is_never_written_over(tmp_path: Path) -> None:
     with recording(tmp_path) as recorder:
         pass
-    with pytest.raises(RunFileError, match="holds a run already"):
+    with pytest.raises(RunFileError, match="already contains a run"):
         Writer(recorder.path, facts()).start()
 
 

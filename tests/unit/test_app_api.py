@@ -619,7 +619,7 @@ def test_a_body_with_a_key_twice_does_not_fit() -> None:
     house = House()
     body = b'{"deadline_s": 5.0, "expected_generation": 3, "deadline_s": 6.0}'
     refused = answer(house, "POST", PAUSE, content=body, headers={"Content-Type": "application/json"})
-    assert "'deadline_s' is there twice" in check_problem(refused, 422, "invalid-request")["detail"]
+    assert "'deadline_s' appears twice" in check_problem(refused, 422, "invalid-request")["detail"]
     deep = b"[" * 30_000 + b"]" * 30_000
     assert answer(house, "POST", PAUSE, content=deep, headers={"Content-Type": "application/json"}).status_code < 500
 
@@ -693,7 +693,7 @@ def test_an_audit_log_that_fails_does_not_fail_the_request(caplog: pytest.LogCap
 
     house = House(audit=Broken())  # type: ignore[arg-type]
     assert post(house, PAUSE).status_code == 202
-    assert "was lost" in caplog.text
+    assert "failed to record the audit entry" in caplog.text
 
 
 def test_the_host_check_stands_before_everything() -> None:

@@ -366,7 +366,7 @@ def test_an_answer_that_cannot_be_finished_is_broken_off_and_no_traceback_is_log
     house = House(Torn())
     over(scene, house, PATIENT)
     assert [(one.levelname, one.exc_info) for one in caplog.records] == [("WARNING", None)]
-    assert "broken off: run.db is damaged" in caplog.text
+    assert "interrupted: run.db is damaged" in caplog.text
 
 
 @contextlib.asynccontextmanager

@@ -181,7 +181,7 @@ def test_one_look_that_fails_does_not_end_the_stream(caplog: pytest.LogCaptureFi
         return (await until(events, "tick")).seq
 
     assert asyncio.run(listen()) == 7
-    assert "could not look" in caplog.text
+    assert "failed to read the run" in caplog.text
 
 
 Request = Callable[[], Awaitable[Any]]

@@ -57,7 +57,7 @@ async def window(context: Context, asked: Annotated[TimelineAsked, Query()]) -> 
         found = context.source.spans(from_ms, to_ms)
         if found is None:
             detail = "this window has more than 20,000 spans, or pruned spans; use a shorter window (from, to)"
-            raise ProblemError(Problem(422, "cannot-work", "Too much for one trace", detail))
+            raise ProblemError(Problem(422, "cannot-work", "Window too large", detail))
         return json_response(trace(found, context.source.run().name), headers=_attached("trace.json"))
 
     return await context.reads.ask(ask)
@@ -77,7 +77,7 @@ def _within(run: Run, asked: TimelineAsked) -> tuple[float | None, float | None]
         detail = f"window {first_ms:g} to {last_ms:g} ms is outside the run (0 to {run.duration_ms:,.0f} ms)"
     else:
         return None if from_ms is None else max(from_ms, 0.0), to_ms
-    raise ProblemError(Problem(422, "cannot-work", "No such window", detail))
+    raise ProblemError(Problem(422, "cannot-work", "Window out of range", detail))
 
 
 @router.get("/report.html", operation_id="export_report", tags=["export"], dependencies=[Depends(no_query)])
