@@ -1,9 +1,9 @@
-"""A result that stays on the worker that made it: its tensors are offered to others by the cluster's direct transport.
+"""Results that stay on their worker, whose tensors other workers read by the cluster's direct transport.
 
 ``kept_here`` copies the tensors of a value, all those of one device, into one piece of memory there and offers that;
-what travels is an ``Offered``, which has everything else. ``landed`` takes the memory of all parts at once and puts the
-values together. Where the direct way cannot be gone the memory comes through the cluster's store, and ``noting`` has
-why.
+what travels is an ``Offered``, which has everything else. ``with_tensors`` takes the memory of all parts at once and
+rebuilds the values. Where direct transport is not possible the memory comes through the cluster's store, and
+``noting`` collects the reason.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from core.errors import CallTimeoutError, WorkerDiedError
 
 _ALIGNED_BYTES = 64
 _WORTH_IT_BYTES = 64 * 1024
-"""Less than this goes with everything else: to offer and to take it would take longer."""
+"""Fewer bytes travel in the pickle: offering and taking them would take longer."""
 _BY_STORE_S = 60.0
-"""How long workers have to put into the store what they keep. Ray gives a direct transfer as long."""
+"""The timeout for workers to put their tensors into the store, the same as Ray's for a direct transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Column:
     device: str
 
     def of(self, memory: Any) -> torch.Tensor:
-        """Return the tensor as a copy of its own: other receivers may have the same memory before them."""
+        """Return a copy of the tensor: other receivers may use the same memory."""
         part = memory[self.start : self.start + self.n_bytes]
         raw = part.clone() if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
         return raw.view(getattr(torch, self.dtype)).reshape(self.shape).to(local_device(self.device))
@@ -68,9 +68,9 @@ class Offered:
 
 
 def kept_here(value: Any, what: str, transport: str) -> Any:
-    """Offer the tensors of a result of the method ``what``; return what travels.
+    """Offer the tensors of a result of the method ``what``; return the value to send.
 
-    That is the value itself when there is little of them, and when they cannot go that way, which is noted.
+    That is the value itself if its tensors are small, or if direct transport is not possible, which is noted.
     """
     taken = _TakingApart()
     try:
@@ -84,12 +84,12 @@ def kept_here(value: Any, what: str, transport: str) -> Any:
     return Offered(what, transport, made, tuple(taken.columns), pickled, tuple(taken.buffers))
 
 
-def landed(parts: Sequence[Any]) -> Sequence[Any]:
-    """Return fetched results with the tensors of those that stayed on their workers.
+def with_tensors(parts: Sequence[Any]) -> Sequence[Any]:
+    """Return fetched results, with the tensors that stayed on their workers.
 
     Raises:
-        WorkerDiedError: A worker that kept some is gone.
-        CallTimeoutError: One does not hand it out.
+        WorkerDiedError: A worker that kept tensors has ended.
+        CallTimeoutError: A worker did not send its tensors in time.
     """
     stayed = [part for part in parts if isinstance(part, Offered)]
     if not stayed:
@@ -104,14 +104,14 @@ def _taken(stayed: Sequence[Offered]) -> list[Any]:
         return take(offers)
     except NoDirectTransport as error:
         note(stayed[0].what, stayed[0].transport, str(error))
-    kept = f"what {stayed[0].what} kept on its workers (tensor_transport={stayed[0].transport!r})"
+    kept = f"tensors that {stayed[0].what} kept on its workers (tensor_transport={stayed[0].transport!r})"
     try:
         return take_by_store(offers, _BY_STORE_S)
     except WorkerDiedError as error:
-        raise replace(error, message=f"{kept} is gone with one of them: {error.message}") from None
+        raise replace(error, message=f"{kept} were lost when one of them died: {error.message}") from None
     except TimeoutError:
         raise CallTimeoutError(
-            f"{kept} was not handed out within {_BY_STORE_S:g} s; one of them may be stopped, or its node out of reach",
+            f"{kept} were not sent within {_BY_STORE_S:g} s; a worker may be stopped, or its node unreachable",
             timeout_s=_BY_STORE_S,
         ) from None
 
@@ -126,8 +126,8 @@ class _TakingApart(cloudpickle.Pickler):  # type: ignore[misc]
         self.columns: list[Column] = []
         self.n_bytes = 0
         self._tensors: list[torch.Tensor] = []
-        # The parcels are held: a later one could else have an earlier one's id.
-        self._places: dict[int, tuple[Parcel, int]] = {}
+        # The parcels are referenced: a later one could otherwise have the id of an earlier one.
+        self._indices: dict[int, tuple[Parcel, int]] = {}
 
     def pickled(self, value: Any) -> bytes:
         """Return the pickle; its large arrays are in ``buffers``."""
@@ -136,17 +136,17 @@ class _TakingApart(cloudpickle.Pickler):  # type: ignore[misc]
         return self._file.getvalue()
 
     def persistent_id(self, item: Any) -> int | None:
-        """Return the place of a tensor that is laid out, None for what is pickled."""
+        """Return the index of a tensor that is laid out, None for what is pickled."""
         kind = type(item)
         if kind is not Parcel:
             if kind.__name__ == "ObjectRef":
                 raise NoDirectTransport("the result holds references of the cluster")
             return None
-        if id(item) in self._places:
-            return self._places[id(item)][1]
+        if id(item) in self._indices:
+            return self._indices[id(item)][1]
         if not self._can_go(item.content):
             return None
-        self._places[id(item)] = item, len(self.columns)
+        self._indices[id(item)] = item, len(self.columns)
         self._lay_out(item.content)
         return len(self.columns) - 1
 
@@ -167,7 +167,7 @@ class _TakingApart(cloudpickle.Pickler):  # type: ignore[misc]
         self._tensors.append(raw)
 
     def memory(self) -> torch.Tensor:
-        """Return the tensors' bytes in one piece on their device: what the worker does to its own changes no offer."""
+        """Return a copy of the tensors' bytes in one piece on their device: later changes do not affect the offer."""
         memory = torch.empty(self.n_bytes, dtype=torch.uint8, device=self._tensors[0].device)
         for column, raw in zip(self.columns, self._tensors, strict=True):
             memory[column.start : column.start + column.n_bytes].copy_(raw)
@@ -175,27 +175,27 @@ class _TakingApart(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _PuttingTogether(pickle.Unpickler):
-    """Unpickles what ``_TakingApart`` pickled; a tensor that stood in two places is one again."""
+    """Unpickles what ``_TakingApart`` pickled; a tensor that occurred twice is one object again."""
 
     def __init__(self, stayed: Offered, memory: Any) -> None:
         super().__init__(io.BytesIO(stayed.pickled), buffers=stayed.buffers)
         self._columns, self._memory = stayed.columns, memory
         self._tensors: dict[int, torch.Tensor] = {}
 
-    def persistent_load(self, place: int) -> torch.Tensor:
-        """Return the tensor of a place."""
-        if place not in self._tensors:
-            self._tensors[place] = self._columns[place].of(self._memory)
-        return self._tensors[place]
+    def persistent_load(self, index: int) -> torch.Tensor:
+        """Return the tensor of an index."""
+        if index not in self._tensors:
+            self._tensors[index] = self._columns[index].of(self._memory)
+        return self._tensors[index]
 
 
 _local = threading.local()
-_told: set[tuple[str, str]] = set()
+_noted: set[tuple[str, str]] = set()
 
 
 @contextlib.contextmanager
 def noting(notes: list[str]) -> Iterator[None]:
-    """Collect why what this thread takes or offers meanwhile went through the store; each reason once in a process."""
+    """Collect why tensors of this thread go through the store meanwhile; each reason once per process."""
     before = getattr(_local, "notes", None)
     _local.notes = notes
     try:
@@ -205,11 +205,11 @@ def noting(notes: list[str]) -> Iterator[None]:
 
 
 def note(what: str, transport: str, why: str) -> None:
-    """Say that a result of the method ``what`` goes, or went, through the store, unless this process has said so."""
+    """Note that a result of the method ``what`` goes through the store, unless this process has noted it already."""
     notes: list[str] | None = getattr(_local, "notes", None)
-    # An error's text has addresses in it, its first word is its type.
+    # The text of an error contains addresses; its first word is its type.
     reason = what, why.split(":", 1)[0]
-    if notes is None or reason in _told:
+    if notes is None or reason in _noted:
         return
-    _told.add(reason)
+    _noted.add(reason)
     notes.append(f"{what} goes through shared memory and not by tensor_transport={transport!r}: {why}")

@@ -20,109 +20,109 @@ from core.data.ragged import is_jagged, ragged_dim
 _Pairs = set[tuple[int, int]]
 
 
-def values_equal(one: object, other: object) -> bool:
+def values_equal(left: object, right: object) -> bool:
     """Return whether two values are the same, whatever they are; containers are compared item by item."""
-    return _equal(one, other, set())
+    return _equal(left, right, set())
 
 
-def _equal(one: Any, other: Any, seen: _Pairs) -> bool:
-    if one is other:
+def _equal(left: Any, right: Any, seen: _Pairs) -> bool:
+    if left is right:
         return True
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and tensors_equal(one, other)
-    if isinstance(one, (bool, np.bool_)) or isinstance(other, (bool, np.bool_)):
-        return isinstance(one, (bool, np.bool_)) and isinstance(other, (bool, np.bool_)) and bool(one == other)
-    if isinstance(one, numbers.Number) and isinstance(other, numbers.Number):
-        return _numbers_equal(one, other)
-    pair = (id(one), id(other))
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) and tensors_equal(left, right)
+    if isinstance(left, (bool, np.bool_)) or isinstance(right, (bool, np.bool_)):
+        return isinstance(left, (bool, np.bool_)) and isinstance(right, (bool, np.bool_)) and bool(left == right)
+    if isinstance(left, numbers.Number) and isinstance(right, numbers.Number):
+        return _numbers_equal(left, right)
+    pair = (id(left), id(right))
     if pair in seen:
         # Both came back to a pair that is being compared higher up: they are equal if the rest is.
         return True
-    return _composites_equal(one, other, seen | {pair})
+    return _composites_equal(left, right, seen | {pair})
 
 
-def _composites_equal(one: Any, other: Any, seen: _Pairs) -> bool:
+def _composites_equal(left: Any, right: Any, seen: _Pairs) -> bool:
     for kind, compare in _COMPARISONS:
-        if isinstance(one, kind) or isinstance(other, kind):
-            return isinstance(one, kind) and isinstance(other, kind) and bool(compare(one, other, seen))
+        if isinstance(left, kind) or isinstance(right, kind):
+            return isinstance(left, kind) and isinstance(right, kind) and bool(compare(left, right, seen))
     try:
-        return type(one) is type(other) and bool(one == other)
+        return type(left) is type(right) and bool(left == right)
     except Exception:
         # Whatever a stranger's __eq__ raises or returns, such as an array: not known to be equal.
         return False
 
 
-def _numbers_equal(one: Any, other: Any) -> bool:
+def _numbers_equal(left: Any, right: Any) -> bool:
     try:
-        return bool(one == other) or bool(one != one and other != other)
+        return bool(left == right) or bool(left != left and right != right)
     except Exception:
         return False
 
 
-def _arrays_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], seen: _Pairs) -> bool:
-    if one.shape != other.shape:
+def _arrays_equal(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], seen: _Pairs) -> bool:
+    if left.shape != right.shape:
         # Lists of one length have two axes where they were put in, and one where they have come back.
-        as_put_in, as_got = one_axis(one), one_axis(other)
+        as_put_in, as_got = one_axis(left), one_axis(right)
         return as_put_in.shape == as_got.shape and _arrays_equal(as_put_in, as_got, seen)
-    if isinstance(one, np.ma.MaskedArray) or isinstance(other, np.ma.MaskedArray):
-        return _masked_equal(one, other, seen)
-    if one.dtype != other.dtype and not (one.dtype.kind == other.dtype.kind and one.dtype.kind in "US"):
+    if isinstance(left, np.ma.MaskedArray) or isinstance(right, np.ma.MaskedArray):
+        return _masked_equal(left, right, seen)
+    if left.dtype != right.dtype and not (left.dtype.kind == right.dtype.kind and left.dtype.kind in "US"):
         return False
-    if one.dtype.hasobject and one.dtype.names is None:
-        return all(_equal(a, b, seen) for a, b in zip(one.flat, other.flat, strict=True))
-    if one.dtype.names is not None:
-        return all(_arrays_equal(one[name], other[name], seen) for name in one.dtype.names)
-    same = one == other
-    if one.dtype.kind in "fcmM":
-        same = same | ((one != one) & (other != other))
+    if left.dtype.hasobject and left.dtype.names is None:
+        return all(_equal(a, b, seen) for a, b in zip(left.flat, right.flat, strict=True))
+    if left.dtype.names is not None:
+        return all(_arrays_equal(left[name], right[name], seen) for name in left.dtype.names)
+    same = left == right
+    if left.dtype.kind in "fcmM":
+        same = same | ((left != left) & (right != right))
     return bool(np.all(same))
 
 
-def _masked_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], seen: _Pairs) -> bool:
-    if type(one) is not type(other) or not np.array_equal(np.ma.getmaskarray(one), np.ma.getmaskarray(other)):
+def _masked_equal(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], seen: _Pairs) -> bool:
+    if type(left) is not type(right) or not np.array_equal(np.ma.getmaskarray(left), np.ma.getmaskarray(right)):
         return False
-    return _arrays_equal(np.ma.filled(one), np.ma.filled(other), seen)
+    return _arrays_equal(np.ma.filled(left), np.ma.filled(right), seen)
 
 
-def _dicts_equal(one: dict[Any, Any], other: dict[Any, Any], seen: _Pairs) -> bool:
-    return one.keys() == other.keys() and all(_equal(value, other[key], seen) for key, value in one.items())
+def _dicts_equal(left: dict[Any, Any], right: dict[Any, Any], seen: _Pairs) -> bool:
+    return left.keys() == right.keys() and all(_equal(value, right[key], seen) for key, value in left.items())
 
 
-def _sequences_equal(one: Any, other: Any, seen: _Pairs) -> bool:
-    return len(one) == len(other) and all(_equal(a, b, seen) for a, b in zip(one, other, strict=True))
+def _sequences_equal(left: Any, right: Any, seen: _Pairs) -> bool:
+    return len(left) == len(right) and all(_equal(a, b, seen) for a, b in zip(left, right, strict=True))
 
 
-def tensors_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def tensors_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether two tensors have the same dtype, shape, layout and values (NaN equals NaN) on any device."""
-    if one is other:
+    if left is right:
         return True
-    if one.dtype != other.dtype or one.is_nested != other.is_nested or one.layout != other.layout:
+    if left.dtype != right.dtype or left.is_nested != right.is_nested or left.layout != right.layout:
         return False
-    if one.is_nested:
-        return _nested_equal(one, other)
-    if one.shape != other.shape:
+    if left.is_nested:
+        return _nested_equal(left, right)
+    if left.shape != right.shape:
         return False
-    if one.layout is not torch.strided:
-        return tensors_equal(one.to_dense(), other.to_dense())
-    if one.is_meta or other.is_meta:
-        return one.is_meta and other.is_meta
-    return _dense_equal(one.detach(), other.detach().to(one.device))
+    if left.layout is not torch.strided:
+        return tensors_equal(left.to_dense(), right.to_dense())
+    if left.is_meta or right.is_meta:
+        return left.is_meta and right.is_meta
+    return _dense_equal(left.detach(), right.detach().to(left.device))
 
 
-def _dense_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _dense_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     try:
-        if torch.equal(one, other):
+        if torch.equal(left, right):
             return True
-        if not (one.is_floating_point() or one.is_complex()):
+        if not (left.is_floating_point() or left.is_complex()):
             return False
-        return bool(((one == other) | ((one != one) & (other != other))).all())
+        return bool(((left == right) | ((left != left) & (right != right))).all())
     except (RuntimeError, NotImplementedError):
         pass
-    if one.dtype is torch.complex32:
-        return _dense_equal(one.to(torch.complex64), other.to(torch.complex64))
-    if one.is_floating_point() and one.dtype in _FLOAT8:
-        return _dense_equal(one.to(torch.float32), other.to(torch.float32))
-    return torch.equal(_raw(one), _raw(other))
+    if left.dtype is torch.complex32:
+        return _dense_equal(left.to(torch.complex64), right.to(torch.complex64))
+    if left.is_floating_point() and left.dtype in _FLOAT8:
+        return _dense_equal(left.to(torch.float32), right.to(torch.float32))
+    return torch.equal(_raw(left), _raw(right))
 
 
 _FLOAT8 = {
@@ -138,22 +138,22 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
     return raw_bytes(tensor.contiguous())
 
 
-def _nested_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.size(0) != other.size(0) or one.dim() != other.dim():
+def _nested_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.size(0) != right.size(0) or left.dim() != right.dim():
         return False
-    if is_jagged(one) and ragged_dim(one) != ragged_dim(other):
+    if is_jagged(left) and ragged_dim(left) != ragged_dim(right):
         return False
-    return all(tensors_equal(a, b) for a, b in zip(one.unbind(), other.unbind(), strict=True))
+    return all(tensors_equal(a, b) for a, b in zip(left.unbind(), right.unbind(), strict=True))
 
 
-def _tensordicts_equal(one: TensorDictBase, other: TensorDictBase, seen: _Pairs) -> bool:
-    if one.batch_size != other.batch_size or set(one.keys()) != set(other.keys()):
+def _tensordicts_equal(left: TensorDictBase, right: TensorDictBase, seen: _Pairs) -> bool:
+    if left.batch_size != right.batch_size or set(left.keys()) != set(right.keys()):
         return False
-    return all(_equal(value, other.get(key), seen) for key, value in one.items())
+    return all(_equal(value, right.get(key), seen) for key, value in left.items())
 
 
-def _non_tensors_equal(one: Any, other: Any, seen: _Pairs) -> bool:
-    return one.batch_size == other.batch_size and _equal(one.tolist(), other.tolist(), seen)
+def _non_tensors_equal(left: Any, right: Any, seen: _Pairs) -> bool:
+    return left.batch_size == right.batch_size and _equal(left.tolist(), right.tolist(), seen)
 
 
 _COMPARISONS: tuple[tuple[Any, Any], ...] = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from core.cluster import Ref
 from core.cluster.fetching import fetch
-from core.data.direct import landed
+from core.data.direct import with_tensors
 from core.data.proto import DataProto
 from core.data.rows import cut_rows, join, padded_indices, row_count, row_ids, select_rows
 from core.data.shares import Receipt, Share, Uneven, plan_shares
@@ -133,7 +133,7 @@ class DataProtoFuture:
         return _joined([self.futures[shard] for shard in wanted], joined)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the driver's own way to resolve it."""
+        """Pickle without ``resolve``, which only the driver has."""
         return DataProtoFuture, (
             self.collect_fn,
             self.futures,
@@ -168,11 +168,11 @@ def _length(whole: Any) -> int:
 def _joined(refs: Sequence[Ref], join_parts: Callable[[Sequence[Any]], Any]) -> Any:
     """Fetch parts and join them: several into one allocation, straight from the cluster's memory."""
     if len(refs) == 1:
-        return join_parts(landed(fetch(refs)))
+        return join_parts(with_tensors(fetch(refs)))
     with borrowing() as borrowed:
-        parts = landed(fetch(refs))
+        parts = with_tensors(fetch(refs))
     if not borrowed.all_within(parts):
-        return join_parts(landed(fetch(refs)))
+        return join_parts(with_tensors(fetch(refs)))
     return borrowed.owned(join_parts(parts))
 
 

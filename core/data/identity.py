@@ -1,7 +1,7 @@
 """Which rows of a result stem from real rows, and which from padding: a pure decision, or a refusal.
 
-Only one rank of a padded call holds real rows beside padding, and its padding rows are copies of its real ones. What it
-may not do is guess: a row too many or a row lost would be a wrong result without an error.
+Only one rank of a padded call holds real rows beside padding, and its padding rows are copies of its real ones. It must
+not be guessed: a row too many or a lost row would be a wrong result without an error.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def real_rows(
 
     In order of trust: the row ids that a batch carries through indexing, repeating, reordering and joining; the count,
     for a share of one real row and copies of it; columns that came back unchanged, as rows repeated in place or as a
-    whole; rows left out in order; and for new values with as many rows as the share, their place. When values of the
+    whole; rows left out in order; and for new values with as many rows as the share, their position. When values of the
     share came back in another order without ids, two readings are possible, and it is refused.
 
     Raises:
-        RowIdentityError: It cannot be told; the message has the counts.
+        RowIdentityError: They cannot be identified; the message has the counts.
     """
     n_out = row_count(returned)
     if n_out is None:
@@ -60,7 +60,7 @@ def real_rows(
     if kept is None:
         raise RowIdentityError(
             f"{what} got {n_real} rows and {n_padding} padding rows and returned {n_out} rows: which of them are "
-            f"padding cannot be told; return rows of the batch it got (batch.repeat(n), batch[indices]), keep a column "
+            f"padding cannot be determined; return rows of its batch (batch.repeat(n), batch[indices]), keep a column "
             f"that names its rows unchanged, or pass a number of rows that divides",
             n_rows_in=n_real,
             n_padding=n_padding,
@@ -70,19 +70,19 @@ def real_rows(
 
 
 def _by_columns(pairs: Sequence[_Pair], returned: object, n_real: int, size: int, n_out: int) -> tuple[int, ...] | None:
-    """Match by columns that both sides have, else by place; None when it cannot be told."""
+    """Match by columns that both sides have, else by position; None if it cannot be determined."""
     n_times, rest = divmod(n_out, size)
     if pairs and rest == 0:
         origins = (np.arange(n_out) // n_times, np.arange(n_out) % size)
-        found = {
+        readings = {
             tuple(int(index) for index in np.flatnonzero(origin < n_real))
             for origin in origins
             if _stem_from(pairs, origin, n_real)
         }
         # Equal rows fit both readings: that matters only if there is more to them than what is equal.
-        if len(found) == 1 or (found and len(_columns(returned)) == len(pairs)):
-            return min(found)
-        if found:
+        if len(readings) == 1 or (readings and len(_columns(returned)) == len(pairs)):
+            return min(readings)
+        if readings:
             return None
     kept = _left_out_in_order(pairs, n_real)
     if kept is not None:
@@ -136,13 +136,13 @@ def _columns(value: object) -> _Columns:
         columns = dict(value.items())
     else:
         columns = {"": value}
-    found: _Columns = {}
+    dense: _Columns = {}
     for name, column in columns.items():
         if isinstance(column, np.ndarray) and column.ndim:
-            found[name] = column
+            dense[name] = column
         elif isinstance(column, torch.Tensor) and column.ndim and _is_dense(column):
-            found[name] = _as_array(column)
-    return found
+            dense[name] = _as_array(column)
+    return dense
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -32,21 +32,25 @@ def plan_batches(
     """Check the request and return an iterator over the row numbers of each mini batch.
 
     Raises:
-        BatchError: Rows that do not divide, senseless numbers, or unknown options.
+        BatchError: Rows that do not divide, invalid numbers, or unknown options.
     """
     shuffle, sampler = bool(options.pop("shuffle", False)), options.pop("sampler", None)
     drop_last, generator = bool(options.pop("drop_last", False)), options.pop("generator", None)
     unknown = sorted(set(options) - _WITHOUT_EFFECT)
     if unknown:
         raise BatchError(
-            f"make_iterator knows no option {unknown[0]!r}; it knows shuffle, sampler, drop_last, generator"
+            f"make_iterator has no option {unknown[0]!r}; its options are shuffle, sampler, drop_last, generator"
         )
     if shuffle and sampler is not None:
-        raise BatchError("make_iterator either shuffles or follows a sampler")
+        raise BatchError("make_iterator takes either shuffle=True or a sampler, not both")
     if mini_batch_size < 1 or epochs < 0:
-        raise BatchError(f"mini batches of {mini_batch_size} rows over {epochs} epochs make no sense")
+        raise BatchError(
+            f"mini_batch_size must be at least 1 and epochs at least 0, got {mini_batch_size} and {epochs}"
+        )
     if n_rows % mini_batch_size and not drop_last:
-        raise BatchError(f"{n_rows} rows do not divide into mini batches of {mini_batch_size}")
+        raise BatchError(
+            f"{n_rows} rows do not divide into mini batches of {mini_batch_size}; pass drop_last=True or another size"
+        )
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
     return _batches(n_rows, mini_batch_size, epochs, shuffle, sampler, drop_last, generator)

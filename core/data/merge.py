@@ -13,19 +13,19 @@ from core.data.objects import Array
 from core.errors import BatchError, MergeConflictError
 
 
-def check_union(one: Columns, other: Columns, meta: Mapping[str, Any], other_meta: Mapping[str, Any]) -> None:
+def check_union(first: Columns, second: Columns, meta: Mapping[str, Any], second_meta: Mapping[str, Any]) -> None:
     """Make sure that two batches can be united.
 
     Raises:
         BatchError: Different numbers of rows, or a name that is a tensor here and an array there.
         MergeConflictError: A key with another value.
     """
-    if _has_rows(one) and _has_rows(other) and one.n_rows != other.n_rows:
-        raise BatchError(f"batches of {one.n_rows} and {other.n_rows} rows cannot be united")
-    _check_tensors(one.batch, other.batch, "batch")
-    _check_arrays(one.arrays, other.arrays, "non_tensor_batch")
-    for key in meta.keys() & other_meta.keys():
-        if not values_equal(meta[key], other_meta[key]):
+    if _has_rows(first) and _has_rows(second) and first.n_rows != second.n_rows:
+        raise BatchError(f"batches of {first.n_rows} and {second.n_rows} rows cannot be united")
+    _check_tensors(first.batch, second.batch, "batch")
+    _check_arrays(first.arrays, second.arrays, "non_tensor_batch")
+    for key in meta.keys() & second_meta.keys():
+        if not values_equal(meta[key], second_meta[key]):
             raise MergeConflictError(f"meta_info key {key!r} has different values in the two batches", key=str(key))
 
 
@@ -33,36 +33,38 @@ def _has_rows(columns: Columns) -> bool:
     return columns.batch is not None or bool(columns.arrays)
 
 
-def _check_tensors(one: TensorDictBase | None, other: TensorDictBase | None, where: str) -> None:
-    if one is None or other is None:
+def _check_tensors(first: TensorDictBase | None, second: TensorDictBase | None, where: str) -> None:
+    if first is None or second is None:
         return
-    for key in sorted(set(one.keys()) & set(other.keys())):
-        if not values_equal(one.get(key), other.get(key)):
+    for key in sorted(set(first.keys()) & set(second.keys())):
+        if not values_equal(first.get(key), second.get(key)):
             raise MergeConflictError(
                 f"`{key}` in tensor_dict1 and tensor_dict2 are not the same object. ({where})", key=key
             )
 
 
-def _check_arrays(one: Mapping[str, Array], other: Mapping[str, Array], where: str) -> None:
-    for key in one:
-        if key in other and not values_equal(one[key], other[key]):
+def _check_arrays(first: Mapping[str, Array], second: Mapping[str, Array], where: str) -> None:
+    for key in first:
+        if key in second and not values_equal(first[key], second[key]):
             raise MergeConflictError(
                 f"`{key}` in tensor_dict1 and tensor_dict2 are not the same object. ({where})", key=key
             )
 
 
-def union_columns(one: Columns, other: Columns) -> Columns:
-    """Return the columns of both, those of ``one`` where both have a key; the row ids of ``one`` if it has rows."""
-    batch = one.batch
+def union_columns(first: Columns, second: Columns) -> Columns:
+    """Return the columns of both, those of ``first`` where both have a key; the row ids of ``first`` if it has rows."""
+    batch = first.batch
     if batch is None:
         # An empty TensorDict only says how many rows there are; arrays that are here already say so too.
-        says_more = other.batch is not None and (not one.arrays or len(list(other.batch.keys())) > 0)
-        batch = other.batch.copy() if says_more and other.batch is not None else None
-    elif other.batch is not None:
+        adds_columns = second.batch is not None and (not first.arrays or len(list(second.batch.keys())) > 0)
+        batch = second.batch.copy() if adds_columns and second.batch is not None else None
+    elif second.batch is not None:
         known = set(batch.keys())
-        new = {key: column for key, column in other.batch.items() if key not in known}
+        new = {key: column for key, column in second.batch.items() if key not in known}
         batch = TensorDict({**dict(batch.items()), **new}, batch_size=batch.batch_size, device=batch.device)
-    return Columns(batch, {**one.arrays, **_new(other.arrays, one.arrays)}, (one if _has_rows(one) else other).row_ids)
+    return Columns(
+        batch, {**first.arrays, **_new(second.arrays, first.arrays)}, (first if _has_rows(first) else second).row_ids
+    )
 
 
 def _new(arrays: Mapping[str, Array], known: Mapping[str, Array]) -> dict[str, Array]:

@@ -39,11 +39,11 @@ def padded_numbers(n_rows: int, size: int, candidate: str = "") -> torch.Tensor:
         BatchError: A negative size, an unknown candidate, or no row to repeat.
     """
     if size < 0:
-        raise BatchError(f"padding adds rows, it cannot add {size}")
+        raise BatchError(f"padding_size must not be negative, got {size}")
     if candidate not in ("", "first", "last"):
         raise BatchError(f"padding repeats the 'first' or the 'last' row, not {candidate!r}")
     if n_rows == 0 and size:
-        raise BatchError(f"a batch without rows has none to repeat: it cannot be padded by {size}")
+        raise BatchError(f"a batch without rows cannot be padded by {size} rows: there is no row to repeat")
     row = 0 if candidate == "first" else n_rows - 1
     return torch.cat([torch.arange(n_rows), torch.full((size,), row, dtype=torch.int64)])
 
@@ -55,6 +55,6 @@ def cycled_numbers(n_rows: int, divisor: int) -> torch.Tensor:
         BatchError: The divisor is below 1.
     """
     if divisor < 1:
-        raise BatchError(f"a batch is padded to a multiple of a positive number, not of {divisor}")
+        raise BatchError(f"size_divisor must be at least 1, got {divisor}")
     total = -(-n_rows // divisor) * divisor
     return torch.from_numpy(np.arange(total, dtype=np.int64) % max(n_rows, 1))

@@ -25,9 +25,14 @@ __all__ = ["DataProto", "DataProtoConfig", "DataProtoItem"]
 
 
 class DataProto(RowMethods, KeyMethods):
-    """A batch of rows: ``batch`` (tensors), ``non_tensor_batch`` (numpy arrays) and ``meta_info`` (said of all).
+    """A batch of rows: ``batch`` (tensors), ``non_tensor_batch`` (numpy arrays) and ``meta_info`` (of all rows).
 
-    The constructor holds the very objects it is given; ``from_dict`` and its like copy the dicts.
+    The constructor keeps the objects that it is given; ``from_dict`` and the other factories copy the dicts.
+
+    Args:
+        batch: A TensorDict with one batch dimension, of shape ``(rows,)``, or None.
+        non_tensor_batch: Arrays of shape ``(rows, ...)`` by key.
+        meta_info: Values for the whole batch by key.
 
     Raises:
         BatchError: More than one batch dimension, or columns of different numbers of rows.

@@ -133,6 +133,6 @@ def tight(tensor: torch.Tensor, memo: RaggedMemo) -> torch.Tensor:
 def stack_strided(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     """Build a nested tensor of the strided layout from rows; ``like`` gives dtype and device."""
     with warnings.catch_warnings():
-        # Torch warns once that nested tensors are a prototype: whoever made ``like`` has been told.
+        # Torch warns once that nested tensors are a prototype: the warning was shown when ``like`` was made.
         warnings.filterwarnings("ignore", message=".*nested tensors is in prototype.*", category=UserWarning)
         return torch.nested.nested_tensor(list(rows), dtype=like.dtype, device=like.device, layout=torch.strided)

@@ -1,4 +1,4 @@
-"""Rows of any value: counting, taking and joining them. Telling real rows from padding is ``identity``'s.
+"""Rows of any value: count, select, split and join them. ``identity`` separates real rows from padding.
 
 Values with rows are DataProto, TensorDict, tensors, arrays, lists, dicts of tensors or arrays of one length, and any
 type that has ``chunk`` and ``concat``; its rows are counted if it has a length. Everything else (a number, a dict of
@@ -55,14 +55,14 @@ def has_rows_protocol(value: object) -> bool:
 
 
 def is_splittable(value: object) -> bool:
-    """Return whether the DP modes may cut ``value`` into shares; lists and dicts could mean anything, they may not."""
+    """Return whether the DP modes may cut ``value`` into shares; not lists and dicts, whose meaning is unknown."""
     if isinstance(value, (DataProto, TensorDictBase, torch.Tensor)):
         return row_count(value) is not None
     return has_rows_protocol(value)
 
 
-def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
-    """Cut ``value`` into ``shares``; padding rows repeat rows of the share and carry the row id -1.
+def split_rows_into_shares(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
+    """Split ``value`` into ``shares``; padding rows repeat rows of the share and carry the row id -1.
 
     Whole shares are views of the value's memory where its type allows.
 
@@ -87,15 +87,15 @@ def deal(value: Any, shares: Sequence[Share], argument: str) -> list[Any]:
 
 
 def chunked(value: Any, n_parts: int, argument: str) -> list[Any]:
-    """Cut a value of a user's type by its own ``chunk``: it alone knows what equal parts of it are.
+    """Split a value of a user's type by its own ``chunk``.
 
     Raises:
-        ShareError: It gave another number of parts.
+        ShareError: It returned another number of parts.
     """
     parts = list(value.chunk(n_parts))
     if len(parts) != n_parts:
         raise ShareError(
-            f"argument {argument} is a {type(value).__name__}, whose chunk({n_parts}) gave {len(parts)} parts",
+            f"argument {argument} is a {type(value).__name__}, whose chunk({n_parts}) returned {len(parts)} parts",
             argument=argument,
         )
     return parts
@@ -120,7 +120,7 @@ def padded_indices(share: Share, n_rows: int) -> np.ndarray[Any, np.dtype[np.int
 
 
 def row_ids(share: Share) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the ids that let a padded share's rows be told apart later: the batch's row numbers, -1 for padding."""
+    """Return the ids by which a padded share's rows are identified later: row numbers of the batch, -1 for padding."""
     return np.concatenate(
         [np.arange(share.start, share.stop, dtype=np.int64), np.full(share.n_padding, -1, dtype=np.int64)]
     )
@@ -147,10 +147,10 @@ def cut_rows(value: Any, start: int, stop: int) -> Any:
 
 
 def select_rows(value: Any, keep: Sequence[int]) -> Any:
-    """Return the rows ``keep`` of a value that has rows, without the row ids that told them apart.
+    """Return the rows ``keep`` of a value that has rows, without their row ids.
 
     Raises:
-        ShareError: The value is of a user's type, and these are not rows in a row that it has slices for.
+        ShareError: The value is of a user's type, and these rows are not consecutive.
     """
     if isinstance(value, DataProto):
         return value[np.asarray(keep, dtype=np.int64)].with_row_ids(None)
@@ -166,7 +166,7 @@ def select_rows(value: Any, keep: Sequence[int]) -> Any:
         return [value[index] for index in keep]
     first = keep[0] if keep else 0
     if list(keep) != list(range(first, first + len(keep))):
-        raise ShareError(f"rows {list(keep)} of a {type(value).__name__} cannot be taken: they are not in a row")
+        raise ShareError(f"rows {list(keep)} of a {type(value).__name__} cannot be selected: they are not consecutive")
     return cut_rows(value, first, first + len(keep))
 
 
@@ -232,5 +232,5 @@ def _by_rank(parts: Sequence[Any]) -> str:
 
 
 def _in_words(part: object) -> str:
-    has_none = isinstance(part, TensorDictBase) and row_count(part) is None
-    return f"{type(part).__name__}{' without rows' if has_none else ''}"
+    lacks_rows = isinstance(part, TensorDictBase) and row_count(part) is None
+    return f"{type(part).__name__}{' without rows' if lacks_rows else ''}"

@@ -206,11 +206,11 @@ class RowMethods(Table):
                 raise BatchError(f"part {number} of {len(parts)} is a {type(part).__name__}, not a DataProto")
             part.check_consistency()
         first = parts[0]
-        of_one_cut = first._cut is not None and all(
+        are_of_one_split = first._cut is not None and all(
             part._cut is first._cut and part.meta_info.get("metrics") is first.meta_info.get("metrics")
             for part in parts
         )
-        meta = merge_meta([part.meta_info for part in parts], keep_metrics=of_one_cut)
+        meta = merge_meta([part.meta_info for part in parts], keep_metrics=are_of_one_split)
         joined = first._derive(cat_columns([part._columns() for part in parts]), meta)
         joined._cut = None
         joined._auto_padding = any(part._auto_padding for part in parts)
@@ -225,9 +225,9 @@ class RowMethods(Table):
     ) -> Iterator[Self]:
         """Iterate over the rows ``epochs`` times, in batches of ``mini_batch_size``.
 
-        Rows are shuffled only with ``dataloader_kwargs={"shuffle": True}``, anew in every epoch; the same ``seed``
-        gives the same order, without one torch's own generator decides. ``drop_last`` and ``sampler`` work as in
-        ``torch.utils.data.DataLoader``; options about its processes mean nothing here, the rows are in memory.
+        Rows are shuffled only with ``dataloader_kwargs={"shuffle": True}``, differently in every epoch. The same
+        ``seed`` gives the same order; without one, torch's global generator is used. ``drop_last`` and ``sampler`` work
+        as in ``torch.utils.data.DataLoader``; options about its processes have no effect, since the rows are in memory.
 
         Raises:
             BatchError: The rows do not divide into mini batches, or an unknown option.

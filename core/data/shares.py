@@ -1,8 +1,8 @@
 """Which rows go to which rank, and which rows of what comes back are real: pure decisions.
 
-A batch of ``n`` rows is dealt to ``w`` ranks in order. Padding fills the last shares up to equal size, so at most one
-share holds both real rows and padding; shares before it are whole, shares behind it are nothing but padding. Only for
-that one share it matters what the method did with its rows.
+A batch of ``n`` rows is split over ``w`` ranks in order. Padding fills the last shares up to equal size, so at most one
+share holds both real rows and padding; shares before it are whole, shares behind it are only padding. What the
+method did with its rows matters only for that share.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Share:
 
 
 class Receipt(NamedTuple):
-    """What a rank says of its part of a call, beside the result.
+    """What a rank reports of its part of a call, beside the result.
 
     ``started_ns`` and ``finished_ns`` are on the worker's monotonic clock. ``rows_in`` counts ``n_padding`` too;
     ``rows_out`` counts the rows of the result, padding included, -1 when it has none; ``keep`` lists those that are
-    real, None for all of them. ``note`` is what the record is to say of how the result or the arguments travelled.
+    real, None for all of them. ``note`` is a remark for the record on how the result or the arguments were transferred.
     """
 
     started_ns: int
@@ -65,14 +65,14 @@ class Receipt(NamedTuple):
     note: str = ""
 
     def pack(self) -> bytes:
-        """Return the fields as bytes: those Ray sends as they are, an object costs it some 50 us more."""
+        """Return the fields as bytes, which Ray sends unchanged; an object costs about 50 us more."""
         numbers = (self.started_ns, self.finished_ns, self.rows_in, self.rows_out, self.bytes_out, self.n_padding)
         words = b"" if self.keep is None and not self.note else json.dumps([self.keep, self.note]).encode()
         return _NUMBERS.pack(*numbers) + words
 
     @classmethod
     def unpack(cls, packed: bytes) -> Receipt:
-        """Return the receipt that ``pack`` made bytes of."""
+        """Return the receipt from the bytes of ``pack``."""
         if len(packed) == _NUMBERS.size:
             return cls(*_NUMBERS.unpack(packed))
         keep, note = json.loads(packed[_NUMBERS.size :])
@@ -85,7 +85,7 @@ class Receipt(NamedTuple):
 
 
 def plan_shares(n_rows: int, n_parts: int, uneven: Uneven, what: str = "the batch") -> tuple[Share, ...]:
-    """Deal ``n_rows`` rows to ``n_parts`` ranks, in order.
+    """Split ``n_rows`` rows over ``n_parts`` ranks, in order.
 
     Raises:
         UnevenSplitError: The rows do not divide and ``uneven`` is ``ERROR``; ``what`` names them in the message.

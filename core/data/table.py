@@ -44,7 +44,7 @@ class Table:
     _cut: object = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Put dicts where None was given, and check."""
+        """Replace None by empty dicts, and check."""
         self.non_tensor_batch = {} if self.non_tensor_batch is None else self.non_tensor_batch
         self.meta_info = {} if self.meta_info is None else self.meta_info
         self.check_consistency()
@@ -100,7 +100,7 @@ class Table:
         return self._row_ids
 
     def with_row_ids(self, ids: Sequence[int] | Array | torch.Tensor | None) -> Self:
-        """Return a shallow copy whose rows carry ``ids``, one number per row; None takes them off.
+        """Return a shallow copy whose rows carry ``ids``, one number per row; None removes them.
 
         Raises:
             BatchError: Not one id per row.
@@ -123,17 +123,17 @@ class Table:
         check_columns(self.batch, {} if self.non_tensor_batch is None else self.non_tensor_batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that travels: all but the mark of a cut in this process."""
+        """Return the state to pickle: all but the mark of a split in this process."""
         return {**self.__dict__, "_cut": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
+        """Set the state."""
         self.__dict__.update(state)
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        """Travel as raw memory, out of band with pickle protocol 5."""
+        """Pickle as raw memory, out of band with protocol 5."""
         return reduce_object(self, self.__getstate__())
 
     def __copy__(self) -> Self:
-        """Return a batch with dicts of its own over the same memory."""
+        """Return a batch with its own dicts over the same memory."""
         return self._derive(self._columns().shallow())

@@ -1,9 +1,9 @@
-"""Reading a file that anybody may have written: a batch in the format of ``disk``, and nothing else.
+"""Reading of untrusted files: a batch in the format of ``disk``, and nothing else.
 
 A pickle is a program. What it may call is listed here, and what it calls is looked at first where numpy or torch take
 it at its word: shapes beyond the bytes there are, an array whose memory is swapped while a tensor lies on it, a dtype
-that calls numbers objects. Python's own unpickler does the reading: the one in C lets nobody look at a state (BUILD)
-before it is set. It makes a large batch hardly slower, and a column of a million texts take seconds.
+that calls numbers objects. Python's own unpickler does the reading: the one in C does not allow to check a state
+(BUILD) before it is set. It makes a large batch hardly slower, and a column of a million texts take seconds.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _ALLOWED = {
     },
 }
 _WITH_STATE = (OrderedDict, Counter, deque, PerPart, UUID)
-"""What may be given a state that is a dict: never a class or a function, which the whole process has in common."""
+"""Classes whose state may be a dict: never a class or a function, which the whole process shares."""
 
 
 _set_state: Callable[[Any], None] = pickle._Unpickler.dispatch[pickle.BUILD[0]]
 
 
 class Refused(Exception):
-    """Says what is not read from a file that is not trusted."""
+    """Names what is not read from an untrusted file."""
 
 
 class Reader(pickle._Unpickler):
@@ -99,10 +99,10 @@ class Reader(pickle._Unpickler):
         if name in _ALLOWED.get(module, ()):
             if name == "_rebuild":
                 return self._rebuilt
-            return _LOOKED_AT.get(name) or super().find_class(module, name)
-        found = getattr(sys.modules.get(module), name, None)
-        if isinstance(found, type) and issubclass(found, self._root):
-            return found
+            return _CHECKED.get(name) or super().find_class(module, name)
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and issubclass(kind, self._root):
+            return kind
         raise Refused(f"a {module}.{name}")
 
     def _rebuilt(self, kind: type[Any], state: dict[str, Any]) -> Any:
@@ -115,7 +115,7 @@ class Reader(pickle._Unpickler):
         return batch
 
     def load_build(self) -> None:
-        """Look at a state before it is set."""
+        """Check a state before it is set."""
         owner, state = self.stack[-2:]
         if type(owner) is np.ndarray:
             _check_array(owner, state)
@@ -128,19 +128,19 @@ class Reader(pickle._Unpickler):
     dispatch[pickle.BUILD[0]] = load_build
 
     def load_bytearray8(self) -> None:
-        """Read as many bytes as are said, if the file has them: Python would clear that much memory first."""
+        """Read a bytearray if the file is that large: Python would allocate the memory first."""
         (size,) = struct.unpack("<Q", self.read(8))
         if size > self._n_bytes:
-            raise pickle.UnpicklingError(f"{size:,} bytes are said to be in a file of {self._n_bytes:,}")
-        found = bytearray(size)
-        self.readinto(found)
-        self.append(found)
+            raise pickle.UnpicklingError(f"a bytearray of {size:,} bytes in a file of {self._n_bytes:,} bytes")
+        content = bytearray(size)
+        self.readinto(content)
+        self.append(content)
 
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def _check_batch(batch: Any) -> None:
-    """Make sure that a batch is what its methods take it for."""
+    """Check that the parts of a batch have the types that its methods expect."""
     columns = batch.non_tensor_batch
     parts = (
         batch.batch is None or isinstance(batch.batch, TensorDictBase),
@@ -149,7 +149,7 @@ def _check_batch(batch: Any) -> None:
         batch.__dict__.get("_row_ids") is None or type(batch._row_ids) is np.ndarray,
     )
     if not all(parts):
-        raise BatchError("its parts are no tensors, arrays and meta")
+        raise BatchError("its parts are not tensors, arrays and meta")
     batch.check_consistency()
 
 
@@ -158,20 +158,20 @@ def _is_column(column: tuple[object, object]) -> bool:
 
 
 def _check_array(array: np.ndarray[Any, Any], state: Any) -> None:
-    """Numpy believes how long a list is, and gives away memory that a tensor may lie on."""
+    """Check the state of an array: numpy trusts its length, and may free memory that a tensor uses."""
     version, shape, dtype, is_fortran, content = state
     if array.shape != (0,) or array.dtype != np.int8:
-        raise ValueError("an array gets its content once")
+        raise ValueError("the content of an array is set twice")
     if version != 1 or not isinstance(dtype, np.dtype) or type(is_fortran) is not bool or min(shape, default=0) < 0:
-        raise ValueError("no state of an array")
+        raise ValueError("invalid state of an array")
     n_items = math.prod(shape)
     kind, n_there = (list, n_items) if dtype.hasobject else (bytes, n_items * dtype.itemsize)
     if type(content) is not kind or len(content) != n_there:
-        raise ValueError(f"an array of {n_items} items has another content")
+        raise ValueError(f"the content of an array of {n_items} items has another length or type")
 
 
 def _check_dtype(dtype: np.dtype[Any], state: Any) -> None:
-    """Take the state only that numpy itself writes of such a dtype."""
+    """Check that the state is one that numpy itself writes for such a dtype."""
     _, order, subarray, names, fields, size, _, flags, *more = state
     if names is not None:
         columns = [fields[name] for name in names]
@@ -188,25 +188,25 @@ def _check_dtype(dtype: np.dtype[Any], state: Any) -> None:
     if like.hasobject and like != np.dtype(object):
         raise Refused("a structured array of objects")
     if like.__reduce__()[2] != state or like.itemsize != dtype.itemsize:
-        raise ValueError(f"no state of the dtype {like}")
+        raise ValueError(f"invalid state of the dtype {like}")
 
 
 class _NdArray:
-    """Stands for numpy's class, which makes arrays of memory that nobody filled."""
+    """Stands for numpy's class, which would make arrays of uninitialized memory."""
 
 
 def _fresh_array(kind: type[Any], shape: tuple[int, ...], code: bytes) -> np.ndarray[Any, Any]:
     if kind is not _NdArray or shape != (0,) or code != b"b":
-        raise ValueError("no array that numpy would write")
+        raise ValueError("invalid array")
     return np.empty(0, np.int8)
 
 
 def _checked_array(dtype: str, shape: tuple[int, ...], order: Literal["C", "F"], raw: Any, as_view: bool) -> Any:
     array = _array(dtype, shape, order, raw, as_view)
     if array.dtype.kind == "U" and array.size:
-        letters = array.ravel("K").view(f"{array.dtype.byteorder}u4")
-        if int(letters.max()) > sys.maxunicode:
-            raise ValueError("texts of letters that there are not")
+        code_points = array.ravel("K").view(f"{array.dtype.byteorder}u4")
+        if int(code_points.max()) > sys.maxunicode:
+            raise ValueError("texts with invalid code points")
     return array
 
 
@@ -225,9 +225,9 @@ def _checked_compressed(
     return _compressed(compressed, plain, values, shape, layout)
 
 
-def _no_class_of_ours(*_: object) -> None:
-    """Stand for what builds objects of a user's own class; the class itself is refused by its name before."""
-    raise ValueError("an object of a class that is not one")
+def _refused_class(*_: object) -> None:
+    """Replace what builds objects of a user's own class; the class itself was refused by its name before."""
+    raise ValueError("an object of an invalid class")
 
 
 def _checked_jagged(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> torch.Tensor:
@@ -235,17 +235,17 @@ def _checked_jagged(values: torch.Tensor, offsets: torch.Tensor, dim: int) -> to
         raise ValueError(f"a jagged tensor of values {tuple(values.shape)} and offsets {tuple(offsets.shape)}")
     edges = [0, *offsets.tolist(), values.shape[dim - 1]]
     if offsets.dtype not in {torch.int64, torch.int32} or len(edges) < 3 or edges != sorted(edges):
-        raise ValueError(f"the offsets of a jagged tensor do not part its {edges[-1]} values")
+        raise ValueError(f"the offsets of a jagged tensor do not partition its {edges[-1]} values")
     return _jagged(values, offsets, dim)
 
 
-_LOOKED_AT = {
+_CHECKED = {
     "ndarray": _NdArray,
     "_reconstruct": _fresh_array,
     "_array": _checked_array,
     "_sparse": _checked_sparse,
     "_compressed": _checked_compressed,
-    "_subclassed": _no_class_of_ours,
-    "_new": _no_class_of_ours,
+    "_subclassed": _refused_class,
+    "_new": _refused_class,
     "_jagged": _checked_jagged,
 }

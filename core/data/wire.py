@@ -1,6 +1,6 @@
 """How a batch travels: raw memory as out-of-band buffers (pickle protocol 5), never ``torch.save``.
 
-``pack`` replaces tensors, arrays and TensorDicts, wherever they sit in dicts, lists, tuples, dataclasses and object
+``pack`` replaces tensors, arrays and TensorDicts, wherever they are in dicts, lists, tuples, dataclasses and object
 arrays, by a ``Parcel`` that pickles to their raw bytes and unpickles to the thing itself. With a ``buffer_callback``
 nothing is copied on the way out; a slice takes only its own rows along. On arrival memory that is read-only, such as
 Ray's shared memory, becomes the receiver's own (``core.data.zero_copy``), so that everything can be written to and no
@@ -40,7 +40,7 @@ _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 class Parcel:
-    """Stands for a value in a pickle; what comes out at the other end is the value."""
+    """Replaces a value in a pickle; it unpickles to the value itself."""
 
     __slots__ = ("content", "offsets")
 
@@ -59,7 +59,7 @@ class Parcel:
 
 
 def pack(value: Any) -> Any:
-    """Return a stand-in for ``value`` that pickles fast and unpickles to an equal of ``value``.
+    """Return a replacement for ``value`` that pickles fast and unpickles to a value equal to ``value``.
 
     Containers are copied only where they hold something to pack; shared ones stay shared, cycles stay cycles.
     """
@@ -157,17 +157,17 @@ def _pack_objects(array: np.ndarray[Any, Any], memo: dict[int, Any]) -> np.ndarr
 
 
 def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Take an array that has arrived; the name is in files that were saved."""
+    """Receive an array; saved files contain this function's name."""
     return received_array(array)
 
 
 def _viewed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Take an array that its receiver only reads, as its sender knows."""
+    """Receive an array as a read-only view."""
     return array
 
 
 class _Sending(threading.local):
-    """How what a thread pickles is to travel."""
+    """The options for what a thread pickles."""
 
     views = False
     apart = False
@@ -177,15 +177,15 @@ _sending = _Sending()
 
 
 class sending:
-    """Say of what this thread pickles meanwhile how it is to travel.
+    """Set the options for what this thread pickles in the ``with`` block.
 
-    ``views`` says that arrays arrive as read-only views, ``apart`` that each tensor is a parcel of its own.
+    ``views``: arrays arrive as read-only views; ``apart``: each tensor is a separate parcel.
     """
 
     __slots__ = ("_apart", "_before", "_views")
 
     def __init__(self, views: bool, apart: bool = False) -> None:
-        """Remember what is to be said."""
+        """Set the options."""
         self._views, self._apart = views, apart
 
     def __enter__(self) -> None:
@@ -316,7 +316,7 @@ def _reduce_tensordict(batch: Any, shared: dict[int, Parcel], protocol: int) -> 
     if isinstance(batch, LazyStackedTensorDict):
         return _lazy_stack, ([Parcel(item, shared) for item in batch.tensordicts], batch.stack_dim)
     if not isinstance(batch, TensorDict):
-        # Some other tensorclass: a type of its own that knows how to travel.
+        # Another tensorclass, which defines its own pickling.
         return _same, (_Opaque(batch),)
     return _tensordict, (
         size,
@@ -356,9 +356,9 @@ def _same(value: Any) -> Any:
 
 def _tensordict(size: tuple[int, ...], device: str | None, items: list[tuple[Any, ...]]) -> TensorDict:
     """Build the batch again; an item is a key and a value, or a key and the parts of a dense tensor."""
-    place = None if device is None else local_device(device)
+    target = None if device is None else local_device(device)
     columns = {key: parts[0] if len(parts) == 1 else _dense(*parts) for key, *parts in items}
-    return TensorDict(columns, batch_size=list(size), device=place)
+    return TensorDict(columns, batch_size=list(size), device=target)
 
 
 def _non_tensor(content: Any, size: tuple[int, ...], device: str | None) -> NonTensorData:

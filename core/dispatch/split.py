@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from core.data.future import DataProtoFuture
 from core.data.proto import DataProto
-from core.data.rows import chunked, deal, is_splittable, row_count
+from core.data.rows import chunked, is_splittable, row_count, split_rows_into_shares
 from core.data.shares import Share, Uneven, plan_shares
 from core.errors import ShareError
 
@@ -182,7 +182,7 @@ def split_rows(world_size: int, arguments: Arguments, uneven: Uneven | None, met
         if isinstance(value, DataProtoFuture)
         else chunked(value, world_size, f"{name} of {method}")
         if name not in shares
-        else deal(value, shares[name], f"{name} of {method}")
+        else split_rows_into_shares(value, shares[name], f"{name} of {method}")
         for (name, value), column in zip(named, marked, strict=True)
     ]
     first = next(iter(shares.values()), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from core.cluster import Submitted
-from core.data.direct import landed, noting
+from core.data.direct import noting, with_tensors
 from core.data.future import DataProtoFuture, without_padding
 from core.data.join_buffer import JoinBuffer
 from core.data.rows import join, row_count
@@ -337,7 +337,7 @@ class _Resolve:
         runtime = self.route.live.runtime
         notes: list[str] = []
         with noting(notes):
-            here = list(landed(parts))
+            here = list(with_tensors(parts))
         for text in notes:
             runtime.bus.emit(Notice(runtime.clock.now_ns(), "warning", text))
         return here

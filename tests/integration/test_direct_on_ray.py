@@ -245,7 +245,9 @@ def test_what_a_dead_worker_kept_is_gone_and_told_at_once(groups: tuple[Any, Any
     os.kill(makers.spoil()[1], signal.SIGKILL)
     began = time.monotonic()
     for way, future in made.items():
-        with pytest.raises(WorkerMethodError, match=rf"what .*\.{way} kept on its workers .* is gone with one of them"):
+        with pytest.raises(
+            WorkerMethodError, match=rf"tensors that .*\.{way} kept on its workers .* were lost when one of them"
+        ):
             takers.overwrite(future)
         with pytest.raises(WorkerDiedError, match=r"rank 1 of Maker"):
             future.get()

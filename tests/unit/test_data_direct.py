@@ -23,7 +23,7 @@ from core import (
 )
 from core.cluster.ray_options import offers_directly
 from core.cluster.ray_transport import Offer
-from core.data.direct import Offered, _TakingApart, kept_here, landed, noting
+from core.data.direct import Offered, _TakingApart, kept_here, noting, with_tensors
 from core.data.equality import values_equal
 from core.events import Notice
 from core.testing import local_controller
@@ -106,7 +106,7 @@ def test_results_that_hold_references_go_through_the_store() -> None:
 
 def test_results_without_an_offer_pass_as_they_are() -> None:
     parts = [1, "two", torch.zeros(3)]
-    assert landed(parts) is parts
+    assert with_tensors(parts) is parts
 
 
 class Kept(Worker):

@@ -591,7 +591,7 @@ def test_union_works_when_either_side_has_no_tensors() -> None:
 def test_padding_what_cannot_be_padded_says_why() -> None:
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: make(0).padding(2), "without rows"),
-        (lambda: make().padding(-1), "cannot add -1"),
+        (lambda: make().padding(-1), "must not be negative, got -1"),
         (lambda: make().padding(1, "middle"), "'middle'"),
         (lambda: pad_dataproto_to_divisor(make(), 0), "not of 0"),
         (lambda: unpad_dataproto(make(), 5), "5 padding rows"),
@@ -619,7 +619,7 @@ def test_the_iterator_checks_before_the_first_batch_is_asked_for() -> None:
     batch = make()
     for arguments, message in [
         ({"mini_batch_size": 3, "epochs": 1}, "4 rows do not divide"),
-        ({"mini_batch_size": 0, "epochs": 1}, "make no sense"),
+        ({"mini_batch_size": 0, "epochs": 1}, "mini_batch_size must be at least 1"),
         ({"mini_batch_size": 2, "epochs": 1, "dataloader_kwargs": {"shufle": True}}, "'shufle'"),
         ({"mini_batch_size": 2, "epochs": 1, "dataloader_kwargs": {"shuffle": True, "sampler": [0]}}, "either"),
     ]:

@@ -331,7 +331,7 @@ class Stubborn(Pile):
 def test_a_users_type_that_gives_another_number_of_parts_is_refused(
     groups: dict[tuple[int, str], RayWorkerGroup],
 ) -> None:
-    with pytest.raises(ShareError, match=r"a Stubborn, whose chunk\(4\) gave 1 parts"):
+    with pytest.raises(ShareError, match=r"a Stubborn, whose chunk\(4\) returned 1 parts"):
         groups[4, "error"].pile(Stubborn([1, 2, 3, 4]))
 
 

@@ -15,7 +15,7 @@ from tensordict import NonTensorData, TensorDict
 from core import DataProto
 from core.data import pack
 from core.data.identity import real_rows
-from core.data.rows import cut_rows, deal, join, row_count, select_rows
+from core.data.rows import cut_rows, join, row_count, select_rows, split_rows_into_shares
 from core.data.shares import Share, Uneven, plan_shares
 from core.errors import BatchError, RowIdentityError, ShareError
 from tests.unit.test_data_proto_wire import travel
@@ -24,7 +24,7 @@ from tests.unit.test_data_proto_wire import travel
 def share(n_real: int, n_padding: int, **columns: list[Any]) -> DataProto:
     """Make the padded share of a batch as a rank gets it: its rows, then its rows again, with ids."""
     batch = DataProto.from_dict({name: torch.tensor(column) for name, column in columns.items()})
-    return next(iter(deal(batch, [Share(0, n_real, n_padding)], "#1")))  # type: ignore[no-any-return]
+    return next(iter(split_rows_into_shares(batch, [Share(0, n_real, n_padding)], "#1")))  # type: ignore[no-any-return]
 
 
 def kept(given_share: DataProto, returned: object, n_real: int, n_padding: int) -> tuple[int, ...] | None:
@@ -124,7 +124,7 @@ def test_what_has_no_rows_has_no_padding(value: object) -> None:
 
 
 def test_a_share_of_padding_alone_has_no_real_rows_whatever_comes_back() -> None:
-    batch = next(iter(deal(DataProto.from_dict({"x": torch.arange(3)}), [Share(3, 3, 2)], "#1")))
+    batch = next(iter(split_rows_into_shares(DataProto.from_dict({"x": torch.arange(3)}), [Share(3, 3, 2)], "#1")))
     for returned in (batch, [1, 2, 3], torch.zeros(7)):
         assert real_rows([batch], returned, 0, 2, "G.m") == ()
 
@@ -137,7 +137,7 @@ def test_broadcast_values_beside_the_share_do_not_disturb() -> None:
 
 def test_object_columns_and_nan_are_compared_by_value() -> None:
     batch = DataProto.from_dict({"x": torch.tensor([float("nan"), 2.0])}, {"name": [{"a": 1}, [2]]})
-    (given_share,) = deal(batch, [Share(0, 2, 1)], "#1")
+    (given_share,) = split_rows_into_shares(batch, [Share(0, 2, 1)], "#1")
     returned = {
         "x": given_share.batch["x"].repeat_interleave(2),
         "name": np.repeat(given_share.non_tensor_batch["name"], 2),
@@ -257,7 +257,7 @@ def test_fault_40_jagged_rows_are_dealt_selected_and_joined(kind: str, uneven: U
         return value if kind == "tensor" else value.batch["j"] if kind == "DataProto" else value["j"]
 
     shares = plan_shares(5, 2, uneven)
-    parts = deal(whole, shares, "#1")
+    parts = split_rows_into_shares(whole, shares, "#1")
     assert [lengths_of(column(part)) for part in parts] == [[3, 1, 2], [4, 2, 4] if uneven is Uneven.PAD else [4, 2]]
     real = [select_rows(part, range(one.n_real)) for part, one in zip(parts, shares, strict=True)]
     assert lengths_of(column(join(real, "G.m"))) == [3, 1, 2, 4, 2]
