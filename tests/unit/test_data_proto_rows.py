@@ -593,7 +593,7 @@ def test_padding_what_cannot_be_padded_says_why() -> None:
         (lambda: make(0).padding(2), "without rows"),
         (lambda: make().padding(-1), "must not be negative, got -1"),
         (lambda: make().padding(1, "middle"), "'middle'"),
-        (lambda: pad_dataproto_to_divisor(make(), 0), "not of 0"),
+        (lambda: pad_dataproto_to_divisor(make(), 0), "size_divisor must be at least 1, got 0"),
         (lambda: unpad_dataproto(make(), 5), "5 padding rows"),
         (lambda: unpad_dataproto(make(), -1), "-1 padding rows"),
         (lambda: fold_batch_dim(make(), 3), "4 rows cannot be folded into 3"),
