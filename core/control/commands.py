@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from core.errors import UsageError
 
@@ -18,8 +18,16 @@ class _CommandOptions:
     changed.
     """
 
+    changes_slots: ClassVar[bool] = True
+    """Whether the command gives pools other slots: it is planned, prepared, and applied at a safe point."""
+
     expected_generation: int | None = None
     deadline_s: float = 120.0
+
+    @property
+    def kind(self) -> str:
+        """Return the command's name, such as "resize"."""
+        return type(self).__name__.lower()
 
     def __post_init__(self) -> None:
         """Check the deadline.
@@ -29,7 +37,7 @@ class _CommandOptions:
         """
         if not self.deadline_s > 0:
             raise UsageError(
-                f"a {type(self).__name__.lower()} needs a deadline above zero, got deadline_s={self.deadline_s:g}; "
+                f"a {self.kind} needs a deadline above zero, got deadline_s={self.deadline_s:g}; "
                 f"float('inf') is for none"
             )
 
@@ -37,6 +45,8 @@ class _CommandOptions:
 @dataclass(frozen=True, slots=True)
 class Pause(_CommandOptions):
     """Start no new calls on the pool's groups; other pools are not affected."""
+
+    changes_slots: ClassVar[bool] = False
 
     pool: str
     who: str
@@ -46,6 +56,8 @@ class Pause(_CommandOptions):
 @dataclass(frozen=True, slots=True)
 class Resume(_CommandOptions):
     """Start calls on the pool's groups again."""
+
+    changes_slots: ClassVar[bool] = False
 
     pool: str
     who: str

@@ -40,7 +40,7 @@ class OperationBook:
         now_ns = self._runtime.clock.now_ns()
         operation = Operation(
             id=f"op-{next(self._numbers)}-{uuid.uuid4().hex[:8]}",
-            kind=type(command).__name__.lower(),
+            kind=command.kind,
             pool=command.pool,
             who=command.who,
             state=state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from core.control.commands import Operation, OperationState, Pause, Plan, PoolChange, Resume
+from core.control.commands import Command, Operation, OperationState, Plan, PoolChange, Resume
 from core.control.operations import OperationBook
 from core.errors import StateError
 from core.pool import PoolState, RayResourcePool
@@ -18,13 +18,13 @@ class Pausing:
         self._book = book
         self._lock = threading.RLock()
 
-    def plan(self, pool: RayResourcePool, command: Pause | Resume) -> Plan:
+    def plan(self, pool: RayResourcePool, command: Command) -> Plan:
         """Return what a pause or a resume would do: nothing to slots and groups."""
         sizes = tuple(pool.store)
         change = PoolChange(pool.name, sizes, sizes, pool.generation)
-        return Plan(type(command).__name__.lower(), (change,), (), prepared=False)
+        return Plan(command.kind, (change,), (), prepared=False)
 
-    def submit(self, pool: RayResourcePool, command: Pause | Resume) -> Operation:
+    def submit(self, pool: RayResourcePool, command: Command) -> Operation:
         """Move the gate; a pause is done when the calls in flight have left it.
 
         Raises:

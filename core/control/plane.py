@@ -13,11 +13,9 @@ from core.control.commands import (
     Command,
     Operation,
     OperationState,
-    Pause,
     Plan,
     PoolSnapshot,
     Resize,
-    Resume,
     expected_generations,
 )
 from core.control.estimate import Experience
@@ -91,14 +89,14 @@ class RuntimeControl:
     def plan(self, command: Command) -> Plan:
         """Return what a command would do; errors as in ``ControlPlane``."""
         self._check_generations(command)
-        if isinstance(command, (Pause, Resume)):
+        if not command.changes_slots:
             return self._pausing.plan(self.find(command.pool), command)
         return _off_thread(lambda: self._planned(command)).plan
 
     def submit(self, command: Command) -> Operation:
         """Submit a command; errors as in ``ControlPlane``."""
         refuse_workers(f"{type(command).__name__} of a pool")
-        if isinstance(command, (Pause, Resume)):
+        if not command.changes_slots:
             with self._lock:
                 self._check_generations(command)
                 self._refuse_running(command.pool)
@@ -120,7 +118,7 @@ class RuntimeControl:
             PodiumError: It was refused, as by ``submit``, or it failed: nothing has changed then.
         """
         refuse_workers(f"{type(command).__name__} of a pool")
-        if isinstance(command, (Pause, Resume)):
+        if not command.changes_slots:
             return self.submit(command)
         self.at_safe_point()
         self._refuse_second(command)
@@ -185,8 +183,6 @@ class RuntimeControl:
         self._carry_out(under_way)
 
     def _planned(self, command: Command) -> Change:
-        if isinstance(command, (Pause, Resume)):
-            raise TypeError("a pause changes no slots")
         return plan_change(
             command, take_snapshot(self._runtime), ClusterCapacity(self._runtime.pools()), self._experience
         )

@@ -21,7 +21,7 @@ from core.control.checks import (
     find_group_anywhere,
     find_pool,
 )
-from core.control.commands import GroupMove, Merge, Move, Plan, PoolChange, Resize, Split
+from core.control.commands import Command, GroupMove, Merge, Move, Pause, Plan, PoolChange, Resize, Resume, Split
 from core.control.estimate import Experience
 from core.control.layout import NodeTarget, Target, by_address, by_node, entries, freed, stranded
 from core.control.snapshot import GroupView, PoolView, Snapshot
@@ -47,7 +47,7 @@ class Change:
     ``pools`` are drained and changed into ``targets``; ``homes`` maps each moving group to its new pool.
     """
 
-    command: Resize | Split | Merge | Move
+    command: Command
     plan: Plan
     pools: tuple[str, ...]
     targets: tuple[Target, ...]
@@ -81,9 +81,7 @@ class _Draft:
     lost_state: tuple[str, ...] = field(default=())
 
 
-def plan_change(
-    command: Resize | Split | Merge | Move, snapshot: Snapshot, capacity: Capacity, experience: Experience
-) -> Change:
+def plan_change(command: Command, snapshot: Snapshot, capacity: Capacity, experience: Experience) -> Change:
     """Return what ``command`` would do.
 
     Raises:
@@ -102,6 +100,8 @@ def plan_change(
             pools, draft = _merge(command, snapshot)
         case Move():
             pools, draft = _move(command, snapshot)
+        case Pause() | Resume():
+            raise TypeError(f"a {command.kind} changes no slots")
     views = [snapshot.pools[name] for name in pools]
     groups = {group.name: (pool, group) for pool in views for group in pool.groups}
     targets = {target.pool: target for target in draft.targets}
@@ -120,7 +120,7 @@ def plan_change(
     prepared = draft.mode is Mode.PREPARED
     downtime_s, estimate_from = experience.estimate(moving, prepared)
     plan = Plan(
-        kind=type(command).__name__.lower(),
+        kind=command.kind,
         pools=_pool_changes(views, draft.targets, snapshot),
         groups=moves,
         prepared=prepared,
@@ -345,9 +345,7 @@ def _lost_state(moves: Sequence[GroupMove]) -> tuple[str, ...]:
     return tuple(ended)
 
 
-def _texts(
-    command: Resize | Split | Merge | Move, views: Sequence[PoolView], targets: Sequence[Target]
-) -> tuple[str, str]:
+def _texts(command: Command, views: Sequence[PoolView], targets: Sequence[Target]) -> tuple[str, str]:
     if isinstance(command, Resize):
         return _sizes(views[0].sizes), _sizes(targets[0].sizes)
     if isinstance(command, Move):

@@ -21,9 +21,7 @@ from core.control.commands import (
     Merge,
     Operation,
     OperationState,
-    Pause,
     Plan,
-    Resume,
     expected_generations,
 )
 from core.errors import (
@@ -208,7 +206,7 @@ def _as_said(command: Command, body: ControlRequest | None, asked: Asking) -> Co
         if strange:
             detail = f"expected_generations contains {strange[0]!r}, which is not one of the pools to merge"
             raise ProblemError(unfit(detail, "body.expected_generations"))
-    if not named and not asked.dry_run and not isinstance(command, Pause | Resume):
+    if not named and not asked.dry_run and command.changes_slots:
         raise ProblemError(_NEEDS_GENERATION)
     deadline_s = body.deadline_s if body else None
     return replace(
