@@ -62,7 +62,7 @@ ROUTES = (
     "/api/v1/operations?limit=1000", "/api/v1/operations/op", "/api/v1/resource-pools", "/api/v1/resource-pools/train",
     "/export/calls.csv", "/export/trace.json", "/export/report.html",
 )  # fmt: skip
-PLAN = '{"pools": [{"pool": "train", "before": [2], "after": [1]}], "groups": [], "stand_still_s": 1}'
+PLAN = '{"pools": [{"pool": "train", "before": [2], "after": [1]}], "groups": [], "downtime_s": 1}'
 DECLARE = "PRAGMA writable_schema = ON; UPDATE sqlite_master SET"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
 

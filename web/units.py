@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def duration(ms: float | None) -> str:
     """Return a duration in ms with the unit that keeps about three digits: ``0.42 ms``, ``12.3 s``, ``1 h 02 m``."""
-    if ms is None:
+    # A stranger's file can say "Infinity".
+    if ms is None or not math.isfinite(ms):
         return "–"
     if ms < 0:
         return ("−" if ms <= -0.005 else "") + duration(-ms)
@@ -36,7 +39,7 @@ def _long_duration(s: int) -> str:
 
 def since_start(ms: float | None) -> str:
     """Return a point of time, in ms since the run's start, as ``0:12.345`` or ``1:02:03.456``."""
-    if ms is None:
+    if ms is None or not math.isfinite(ms):
         return "–"
     whole = round(ms)
     s, rest_ms = divmod(max(whole, 0), 1000)

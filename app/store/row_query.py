@@ -13,13 +13,13 @@ Record = dict[str, Any]
 
 
 def ms(ns: int) -> float:
-    """Return nanoseconds as milliseconds."""
-    return ns / 1e6
+    """Return nanoseconds as milliseconds; an infinite number, which a file can hold, is an OverflowError."""
+    return round(ns) / 1e6
 
 
 def ms_or_none(ns: int | None) -> float | None:
     """Return nanoseconds as milliseconds, None as None."""
-    return None if ns is None else ns / 1e6
+    return None if ns is None else ms(ns)
 
 
 class RowQuery(Generic[T]):

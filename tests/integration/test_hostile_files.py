@@ -137,6 +137,7 @@ def test_nothing_can_be_attached_and_no_answer_grows_without_bound(path: Path) -
         ("UPDATE pool SET process_on_nodes = '9999999999'", "is not a pool of 0 to 65,536"),
         ("UPDATE lane SET rank = 'first' WHERE rank = 0", "rank of a RankTotal is 'first'"),
         ("UPDATE run SET n_calls = 1e300", "n_calls of a Run"),
+        ("UPDATE event SET at_ns = 9e999", "cannot convert float infinity"),
     ],
 )
 def test_times_and_counts_of_no_run_are_refused_in_words(script: str, why: str, path: Path) -> None:

@@ -149,7 +149,7 @@ def test_what_nothing_can_be_made_of_is_a_refusal_that_names_the_file(path: Path
 
 def test_a_plan_that_is_no_plan_breaks_no_page(path: Path) -> None:
     for plan in ('{"pools": [{"pool": "\\ud800", "before": [1], "after": [999999999]}], "groups": []}', "[" * 9_999,
-                 '{"pools": [], "groups": [], "stand_still_s": 1e999}'):  # fmt: skip
+                 '{"pools": [], "groups": [], "downtime_s": 1e999}'):  # fmt: skip
         change(
             path,
             "INSERT OR REPLACE INTO operation (id, uid, kind, pool, state, who, created_ns, updated_ns, before, after, "
