@@ -12,7 +12,7 @@ T = TypeVar("T")
 Record = dict[str, Any]
 
 
-def ms(ns: int) -> float:
+def ms(ns: float) -> float:
     """Return nanoseconds as milliseconds; an infinite number, which a file can hold, is an OverflowError."""
     return round(ns) / 1e6
 
