@@ -1,4 +1,4 @@
-"""What the driver's own memory says of its calls.
+"""Calls in flight and stacks of the driver in this process.
 
 ``core.health`` is imported when it is first asked: it brings torch with it, which takes seconds and which neither the
 command line nor the view of a file needs.

@@ -42,7 +42,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 PHASES = ("gate", "dispatch", "execute", "wait", "collect", "unpad", "total")
 _NAMES = [f"{bound:g}" for bound in BOUNDS_S] + ["+Inf"]
-# Ranks tell of themselves on other threads, now and then after the call's own end.
+# Ranks report on other threads, sometimes after the end of the call.
 _SETTLE_S = 1.0
 _MAX_UNSETTLED = 256
 _MAX_UNAWAITED = 10_000
@@ -97,7 +97,7 @@ class Metrics:
     """Observes a driver and answers scrapes."""
 
     def __init__(self, recorder: Callable[[], WriterState], clock_s: Callable[[], float] = time.monotonic) -> None:
-        """Start with nothing counted; ``recorder`` tells how the recording stands."""
+        """Start with nothing counted; ``recorder`` returns the state of the recording."""
         self._recorder = recorder
         self._clock_s = clock_s
         self._lock = threading.Lock()
@@ -190,7 +190,7 @@ class Metrics:
             _add_rest(method, event.wait_ns, event.collect_ns, event.unpad_ns)
 
     def _settle(self) -> None:
-        """Count the spread of calls whose ranks have had time to tell."""
+        """Count the spread of calls whose ranks have had time to report."""
         until_s = self._clock_s() - _SETTLE_S
         while self._settling and (len(self._settling) > _MAX_UNSETTLED or self._settling[0][1].ended_s <= until_s):
             call_id, call = self._settling.popleft()

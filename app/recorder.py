@@ -1,4 +1,4 @@
-"""The observer that puts a driver's events on file."""
+"""The observer that records a driver's events in the run file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recorder:
             self.writer.hurry()
 
     def audit(self, entry: AuditFacts, timeout_s: float = 1.0) -> bool:
-        """Put one attempt to change something on file, and say whether it is safely there."""
+        """Record one control request and return whether it is durable."""
         self._put(entry)
         return self.writer.flush(timeout_s)
 
@@ -76,7 +76,7 @@ class Recorder:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        # The interpreter keeps an error that ended the script here; nothing else tells it at this point.
+        # The interpreter keeps an error that ended the script here; it is not available elsewhere at this point.
         self.close(status="ended" if getattr(sys, "last_value", None) is None else "failed")
 
 

@@ -49,7 +49,7 @@ class PartRequest(_Strict):
 
 
 class SplitRequest(ControlRequest):
-    """The pools that the pool's slots are dealt to, in rank order."""
+    """The pools that the pool's slots are split into, in rank order."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -29,7 +29,7 @@ class AppContext:
     """Everything a route may need.
 
     ``control`` is None for a run that cannot be steered; ``is_over`` says that the driver is done while we still serve,
-    ``is_ending`` that it is about to be. ``in_flight`` tells which of its calls are, ``metrics`` what it counted and
+    ``is_ending`` that it is about to be. ``in_flight`` returns its calls in flight, ``metrics`` its counters and
     ``stacks`` where the ranks are that a call waits for; all None for a run that is only a file. ``reads`` puts
     questions to the file, ``commands`` asks the plane, ``loads`` reads files of the package.
     """

@@ -1,4 +1,4 @@
-"""What ``openapi.json`` says of answers that are no dataclass: problems, plans and operations. Shown, never made."""
+"""Schemas of responses that are not plain dataclasses: problems, plans and operations. For ``openapi.json`` only."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def create_app(
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
     for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
-    that it is about to be. ``in_flight`` tells the driver's calls that are, ``metrics`` what it counted,
+    that it is about to be. ``in_flight`` returns the driver's calls in flight, ``metrics`` its counters,
     ``stacks`` where the ranks are that a call waits for; None where only the record is there to ask.
     """
     if control is None:

@@ -17,7 +17,7 @@ MAX_CALLS = 200
 def calls_now(context: AppContext) -> tuple[rows.CallInFlight, ...]:
     """Return at most ``MAX_CALLS`` calls in flight, the oldest first.
 
-    The record knows where a rank lives and which calls were told as stalled; it is a moment behind.
+    The record knows where a rank lives and which calls were reported as stalled; it lags slightly behind.
     """
     recorded = context.source.in_flight(MAX_CALLS)
     if context.in_flight is None or context.is_over():

@@ -1,4 +1,4 @@
-"""The live channel: one producer looks for news twice a second, every browser is told that something changed.
+"""The live channel: one producer looks for news twice a second, every browser is notified of changes.
 
 An event carries small state and never rows; the browser asks again for the window it shows. A browser that is too slow
 misses ticks in between and gets the newest. Events:
@@ -35,7 +35,7 @@ _OVER = frozenset({"ended", "failed", "died"})
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One event for a browser. ``key`` tells which earlier news it replaces when the browser has not read that yet."""
+    """One event for a browser. ``key`` names the unread news that it replaces."""
 
     event: str
     key: str
@@ -54,7 +54,7 @@ class Snapshot:
 
 
 def news_between(before: Snapshot | None, now: Snapshot) -> tuple[News, ...]:
-    """Return what a browser that knows ``before`` must be told to know ``now``."""
+    """Return the news that brings a browser from ``before`` to ``now``."""
     found: list[News] = []
     if before is None or (before.seq, before.run.state) != (now.seq, now.run.state):
         tick = {"seq": now.seq, "until_ms": now.run.duration_ms, "state": now.run.state}

@@ -59,7 +59,7 @@ class Tokens:
 
 
 def _which(given: str, read: str, control: str) -> Scope:
-    # Both are compared whatever the first says, so that the time taken tells nothing.
+    # Both are compared whatever the first says, so that the time taken reveals nothing.
     is_read, is_control = _same(given, read), _same(given, control)
     if is_control:
         return Scope.CONTROL

@@ -1,4 +1,4 @@
-"""Controls a running driver from another program, over REST and with the standard library alone.
+"""The client class: a running driver controlled from another program over REST, with the standard library only.
 
 ::
 
@@ -156,7 +156,7 @@ class Client:
         return operation_of(self.get(f"/api/v1/operations/{_quoted(operation_id)}"))
 
     def operations(self, limit: int = 100) -> tuple[Operation, ...]:
-        """Return the newest operations, the youngest first."""
+        """Return operations, newest first."""
         found: list[Operation] = []
         cursor: str | None = None
         while len(found) < limit:

@@ -13,7 +13,7 @@ from web.rows import Pool
 
 @dataclass(eq=False)
 class ClientError(PodiumError):
-    """Something that was asked of a running driver's server did not come to be."""
+    """A request to a running driver's server failed."""
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from sqlmodel import Field, SQLModel
 SCHEMA_REVISION = "0003"
 # Files of these are read as they are; what came later is empty in them. `podium db upgrade` moves them on.
 READABLE_REVISIONS = ("0001", "0002", SCHEMA_REVISION)
-# "PODM" in the file's header tells a run's file from any other SQLite file.
+# "PODM" in the file's header identifies a run file among SQLite files.
 APPLICATION_ID = 0x504F444D
 
 # Alembic can only drop or alter a constraint that has a name.

@@ -44,7 +44,7 @@ class Missing:
 class Checked:
     """What was found. ``faults`` are SQLite's own words, empty for a file that is whole.
 
-    ``n_dropped`` events are known not to be on file; ``missing`` is what is not there, by number.
+    ``n_dropped`` events are known to be missing from the file; ``missing`` counts missing rows.
     """
 
     path: str

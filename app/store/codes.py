@@ -27,7 +27,7 @@ def status_code(word: str) -> int:
 
 
 def never_ended_code(run_state: str) -> int:
-    """Return the status of a call without an end in a run of that state: it died with the driver, or was let go."""
+    """Return the status of a call without an end in a run of that state: it died with the driver, or was cancelled."""
     return _NEVER_ENDED.get(run_state, CANCELLED)
 
 

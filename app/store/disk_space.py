@@ -1,4 +1,4 @@
-"""The room on the disk of a run's file: watched, and a little of it held back for the moment when there is none."""
+"""Free disk space of a run file: checked once a second, with a small reserve for when the disk is full."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_S = 1.0
 
 
 class DiskSpace:
-    """Watches the disk's free space and holds a ballast on it."""
+    """Checks the free space of the disk and keeps a ballast file on it."""
 
     def __init__(self, folder: Path, min_free_bytes: int, ballast_bytes: int) -> None:
         """Name the folder; nothing is taken before ``hold``."""
@@ -25,9 +25,9 @@ class DiskSpace:
         self._short = ""
 
     def hold(self) -> None:
-        """Take the ballast, unless there is less room than should be left anyway.
+        """Allocate the ballast, unless that leaves less space than the minimum.
 
-        It is a file without a name: the system gives its room back when this process ends, however it ends.
+        It is a file without a name: the system frees its space when this process exits for any reason.
         """
         if self._ballast is not None or self.free_bytes() < self._min_free_bytes + self._ballast_bytes:
             return
@@ -41,17 +41,17 @@ class DiskSpace:
             self._ballast = file
 
     def release_ballast(self) -> bool:
-        """Give the ballast back, and say whether there was one."""
+        """Release the ballast and return whether there was one."""
         file, self._ballast = self._ballast, None
         if file is None:
             return False
         with contextlib.suppress(OSError), file:
-            # A forked child may have the file open too, and would keep its room.
+            # A forked child may have the file open too, and would keep its space.
             os.ftruncate(file.fileno(), 0)
         return True
 
     def free_bytes(self) -> int:
-        """Return what the disk has free for this user; a disk that cannot be asked has enough."""
+        """Return what the disk has free for this user; unknown counts as enough."""
         try:
             found = os.statvfs(self._folder)
         except OSError:
@@ -59,7 +59,7 @@ class DiskSpace:
         return found.f_bavail * found.f_frsize
 
     def shortage(self) -> str:
-        """Return in words that there is too little room, empty when there is enough; looks once a second."""
+        """Describe a shortage of disk space, empty when there is none; checked once a second."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now

@@ -1,7 +1,7 @@
-"""Pools, groups, lanes, workers, methods and operations: the rows that are few and change in place.
+"""Rows of pools, groups, lanes, workers, methods and operations: few, and updated in place.
 
-What an event names but nobody announced is made on the spot, so that a recorder that missed a beginning still keeps
-what follows.
+A row that an event refers to without an earlier event is created, so that a recorder that missed a beginning still
+keeps what follows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NAMES = {table_of(model).name: column_names(model) for model in _ALL}
 
 
 class EntityRows:
-    """Keeps those rows and remembers which of them changed."""
+    """Keeps those rows and tracks which of them changed."""
 
     def __init__(self, started_ns: int, happened: Callable[[int, str, str, str], None]) -> None:
         """Start empty; ``happened`` takes (driver time in ns, level, kind, text) of what deserves a line."""
@@ -79,7 +79,7 @@ class EntityRows:
         return tuple(self._take(table_of(model).name) for model in _OF_LANES)
 
     def take_new_lanes(self) -> dict[int, LaneRow]:
-        """Return the lanes that are not on file yet, by id."""
+        """Return the lanes that are not written yet, by id."""
         lanes, self._lanes_new = self._lanes_new, {}
         return lanes
 
@@ -92,7 +92,7 @@ class EntityRows:
         return word.id
 
     def pool(self, name: str) -> Pool:
-        """Return the row of a pool, made if nobody announced it."""
+        """Return the row of a pool, created if no event announced it."""
         pool = self._pools.get(name)
         if pool is None:
             pool = Pool(
@@ -111,7 +111,7 @@ class EntityRows:
         return pool
 
     def group(self, name: str, pool: str = "") -> WorkerGroup:
-        """Return the row of a group, made if nobody announced it."""
+        """Return the row of a group, created if no event announced it."""
         group = self._groups.get(name)
         if group is None:
             group = WorkerGroup(
@@ -323,7 +323,7 @@ class EntityRows:
         self._put(row.id, row)
 
     def _put_death(self, event: WorkerEnded, lane: LaneRow, worker: Worker | None) -> None:
-        """Keep a death once; of one worker told of twice the telling with a report counts."""
+        """Keep a death once; of two events about one worker the one with a report counts."""
         known = None if worker is None else self._deaths.get(worker.id)
         if known is not None and event.report is None:
             return

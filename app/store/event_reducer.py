@@ -1,6 +1,6 @@
 """Events in, rows out: what the writer writes, decided without touching a file.
 
-The reducer gives every thing its number and keeps the rows that change. ``take`` turns a batch of events into a
+The reducer assigns row ids and keeps the rows that change. ``take`` turns a batch of events into a
 `Batch` of statements that can be tried again as often as needed: whole rows replace whole rows, and only roll-ups add.
 """
 

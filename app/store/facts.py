@@ -1,4 +1,4 @@
-"""What the store is told beside core's events, as frozen values."""
+"""Inputs of the store besides core's events, as frozen values."""
 
 from __future__ import annotations
 

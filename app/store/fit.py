@@ -77,7 +77,7 @@ def _plan(kind: type) -> _Plan:
 
 @cache
 def _fits(hint: object) -> Callable[[object], bool]:
-    """Return what tells whether a value is of a type: numbers, texts, dataclasses, and sequences of any of them."""
+    """Return a check whether a value is of a type: numbers, texts, dataclasses, and sequences of any of them."""
     kinds = _plain_kinds(hint)
     if kinds is not None:
         return lambda value: value.__class__ in kinds

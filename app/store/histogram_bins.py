@@ -1,7 +1,7 @@
-"""Slots of length: pure arithmetic behind the latency histograms.
+"""Bins of the latency histograms: pure arithmetic.
 
-Percentiles cannot be merged from percentiles, counts can. A slot is a quarter of an octave of nanoseconds, so a
-percentile read from slots is at most 10 % off.
+Percentiles cannot be merged from percentiles, counts can. A bin is a quarter of an octave of nanoseconds, so a
+percentile read from bins is at most 10 % off.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ N_BINS = 63 * PER_OCTAVE
 
 
 def bin_of(length_ns: int) -> int:
-    """Return the slot of a length; all below 2 ns are in slot 0."""
+    """Return the bin of a length; all below 2 ns are in bin 0."""
     return int(PER_OCTAVE * math.log2(length_ns)) if length_ns > 1 else 0
 
 
-def bin_from_ns(slot: int) -> float:
-    """Return where a slot begins; it ends where the next one begins."""
-    return float(2 ** (slot / PER_OCTAVE))
+def bin_from_ns(index: int) -> float:
+    """Return where a bin begins; it ends where the next one begins."""
+    return float(2 ** (index / PER_OCTAVE))
 
 
 def percentile_ns(counts: Mapping[int, int], share: float) -> float:
     """Return the length below which ``share`` (0..1) of the counted ones are, 0 when none were counted.
 
-    Within a slot lengths are taken as evenly spread on the logarithmic scale.
+    Within a bin, lengths are assumed to be evenly spread on the logarithmic scale.
     """
     wanted = share * sum(counts.values())
     below = 0
-    for slot in sorted(counts):
-        n = counts[slot]
+    for index in sorted(counts):
+        n = counts[index]
         if n and below + n >= wanted:
-            return bin_from_ns(slot) * 2 ** ((wanted - below) / n / PER_OCTAVE)
+            return bin_from_ns(index) * 2 ** ((wanted - below) / n / PER_OCTAVE)
         below += n
     return 0.0

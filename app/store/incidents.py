@@ -76,7 +76,7 @@ class Event(Record, table=True):
 
 
 class Stall(Record, table=True):
-    """A call that was told as stalled: the last telling, with the ranks that were still out, such as "1,3"."""
+    """A call that was reported as stalled: the last report, with the pending ranks, such as "1,3"."""
 
     __tablename__ = "stall"
 

@@ -1,4 +1,4 @@
-"""Who writes a run's file: a lock beside it that the system lets go when the writer is gone, however it went."""
+"""Who writes a run's file: a lock file that the system releases when the writer exits for any reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's file needs beside its rows: a heartbeat, checkpoints, clock anchors, pruning, an eye on its log."""
+"""Maintenance of a run file: heartbeat, checkpoints, clock anchors, pruning, log size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Standing:
     """How the writer stands: ``idle`` when nothing is queued, ``blocked`` when something could not be written.
 
     Times are in ns; ``now_ns`` is on the driver clock and ``wall_ns`` the wall clock at that moment, ``last_ns`` the
-    newest time on file, since the run's start.
+    newest recorded time, since the run's start.
     """
 
     idle: bool
@@ -30,10 +30,10 @@ class Standing:
 
 
 class Maintenance:
-    """Sees to the file on the writer's thread, between its batches."""
+    """Maintains the file on the writer's thread, between batches."""
 
     def __init__(self, file: RunFile, options: WriterOptions, warn: Callable[[str], None]) -> None:
-        """``warn`` puts a line among the events."""
+        """``warn`` adds a line to the events."""
         self._file = file
         self._options = options
         self._warn = warn
@@ -84,7 +84,7 @@ class Maintenance:
             self._log_is_big = False
 
     def _prune(self, now: float, at: Standing) -> bool:
-        """Let go of a slice of old spans, when there are too many."""
+        """Prune a slice of old spans when there are too many."""
         if self._prune_cut_ns < 0 and now - self._prune_at >= self._options.prune_s:
             self._prune_at = now
             retention = replace(self._options.retention, max_bytes=at.max_bytes)

@@ -66,7 +66,7 @@ def is_network(kind: str) -> bool:
 
 
 def filesystem_of(path: Path, table: Path = Path("/proc/mounts")) -> str:
-    """Return the type of the filesystem of ``path``, empty where the system does not tell."""
+    """Return the type of the filesystem of ``path``, empty where it is unknown."""
     try:
         return kind_of(os.path.realpath(path), parse_mounts(table.read_text(encoding="utf-8", errors="replace")))
     except OSError:

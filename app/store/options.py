@@ -14,7 +14,7 @@ class WriterOptions:
     """How the writer goes about it; the defaults are the measured ones.
 
     Below ``min_free_bytes`` on the disk only what is flushed is written. ``ballast_bytes`` are held so that they can be
-    let go on a full disk. A write-ahead log above ``log_warn_bytes`` is worth a warning.
+    released on a full disk. A write-ahead log above ``log_warn_bytes`` is worth a warning.
     """
 
     capacity: int = 100_000

@@ -1,4 +1,4 @@
-"""Which spans are let go when a file gets too big or they too old. Roll-ups, calls, events and operations stay."""
+"""Which spans are pruned when a file is too large or they are too old. Roll-ups, calls, events and operations stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLICE_ROWS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept. ``max_bytes`` bounds the file and ``keep_spans_s`` the age of spans; 0 is no bound."""
+    """How much is kept. ``max_bytes`` bounds the file and ``keep_spans_s`` the age of spans; 0 means no bound."""
 
     max_bytes: int = 4 * 1024**3
     keep_spans_s: float = 0.0
@@ -24,7 +24,7 @@ def cut_ns(retention: Retention, used_bytes: int, last_ns: int, pruned_before_ns
     Args:
         retention: What the user asked for.
         used_bytes: What the file holds, free pages not counted.
-        last_ns: The newest time on file, since the run's start.
+        last_ns: The newest recorded time, since the run's start.
         pruned_before_ns: Before this time spans have gone already.
     """
     cuts = []

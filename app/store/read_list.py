@@ -150,7 +150,7 @@ def _method_ids(connection: sqlite3.Connection, narrowed: CallFilter) -> tuple[i
 
 
 def _of_status(status: str, never_ended: int) -> tuple[str, tuple[int, ...]]:
-    """Return the condition on the status that a call has on file where it is shown as ``status``."""
+    """Return the condition on the status that a call has in the file where it is shown as ``status``."""
     code = status_code(status) if status in STATUSES else -1
     codes: tuple[int, ...] = (code,)
     if never_ended != RUNNING and code in {RUNNING, never_ended}:

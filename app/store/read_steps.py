@@ -12,7 +12,7 @@ from app.store.columns import read_columns
 from app.store.row_query import ms
 from web.steps import MethodInSteps, StepsSum
 
-# More calls than tell two stretches apart, few enough to be added up at once.
+# Enough calls to compare two ranges of steps, few enough to sum at once.
 MOST_CALLS = 10_000
 _PHASES = ("gate_ns", "dispatch_ns", "execute_ns", "wait_ns", "collect_ns", "unpad_ns")
 _COUNTS = ("rows", "padding_rows", "bytes_out", "bytes_in")

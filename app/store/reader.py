@@ -159,7 +159,7 @@ class Reader:
 
     @_answer
     def spans(self, from_ms: float | None, to_ms: float | None) -> Timeline | None:
-        """Return a window with each of its spans, or None when they are too many to be told one by one, or pruned."""
+        """Return a window with each of its spans, or None when there are too many to list, or they were pruned."""
         with self._pool.lend() as connection:
             now = self._now(connection)
             window_ns = _window_ns(now, from_ms, to_ms)
@@ -278,11 +278,11 @@ class Reader:
             return int(row[0])
 
     def rest(self) -> None:
-        """Let go of the file until the next question, so that its writer can put its log away."""
+        """Close the file until the next query, so that its writer can truncate its log."""
         self._pool.rest()
 
     def close(self) -> None:
-        """Let go of the file; may be called twice."""
+        """Close the file; may be called twice."""
         self._pool.close()
 
     def _window(self, connection: sqlite3.Connection, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:

@@ -203,7 +203,7 @@ class RunFile:
         self._open().execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchall()
 
     def close(self) -> None:
-        """Leave a file that is whole by itself, and let go of it; may be called twice."""
+        """Leave a file that is whole by itself, and close it; may be called twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):

@@ -23,7 +23,7 @@ def new_run_path(runs_dir: Path, name: str, uid: str) -> Path:
     """
     try:
         is_new = make_private_dir(runs_dir)
-        # Permission bits do not tell it all: a mount can be read-only and a disk full.
+        # Permission bits are not sufficient: a mount can be read-only and a disk full.
         with tempfile.TemporaryFile(dir=runs_dir):
             pass
     except OSError as error:

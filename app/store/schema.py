@@ -1,4 +1,4 @@
-"""Makes an empty run's file, and tells whether a file is one that this Podium reads.
+"""Makes an empty run's file, and checks whether this version of Podium can read a file.
 
 SQLite runs what a schema says: a view in place of a table, a trigger, a generated column, an expression in a check or
 an index. A run's file needs none of them but those that Podium writes, so every other one is refused by its name

@@ -1,4 +1,4 @@
-"""A file of an older schema, seen as one of today, without a change to it.
+"""Reads a file of an older schema as the current one, without changing it.
 
 What came later is laid over the file in the connection's own temporary tables, which SQLite looks at first: a view for
 a table that lacks columns, an empty table for one that is not there. The queries stay those of today, and so do their
@@ -27,7 +27,7 @@ _KNOWN = {
 
 
 def add_compat_views(connection: sqlite3.Connection) -> None:
-    """Lay today's schema over the older file of ``connection``, which may be read-only."""
+    """Add views of the current schema to the older file of ``connection``, which may be read-only."""
     connection.execute("PRAGMA temp_store = MEMORY")
     for table in Record.metadata.sorted_tables:
         present = {row[1] for row in connection.execute(f"PRAGMA main.table_info({table.name})")}

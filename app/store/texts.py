@@ -12,7 +12,7 @@ def bounded(text: str, most: int) -> str:
 
 
 def bounded_end(text: str, most: int) -> str:
-    """Return ``text``, of a longer one its last ``most`` characters and how many were cut: a traceback's end tells."""
+    """Return ``text``, of a longer one its last ``most`` characters and how many were cut: its end matters."""
     return text if len(text) <= most else f"({len(text) - most:,} characters were cut) …{text[-most:]}"
 
 

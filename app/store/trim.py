@@ -25,7 +25,7 @@ _RUN_ID = 1
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What was let go of a run's file; ``pruned_before_ns`` is None where all spans are still there."""
+    """What was pruned from a run file; ``pruned_before_ns`` is None where all spans are still there."""
 
     n_spans: int
     bytes_before: int

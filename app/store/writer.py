@@ -143,7 +143,7 @@ class Writer:
         return WriterState(n_queued, self._counters.n_recorded, self._n_dropped, lag_s, self._error or self._short)
 
     def close(self, clean: bool = True, status: str = "ended", timeout_s: float = 5.0) -> None:
-        """Write what is queued and how the run ended, and let go of the file; may be called twice.
+        """Write what is queued and how the run ended, and close the file; may be called twice.
 
         Args:
             clean: Whether the driver came to its end, so that the run is not taken for dead.
@@ -332,7 +332,7 @@ class Writer:
                 _log.warning("heartbeat, pruning or checkpoint of %s failed: %s", self.path, error)
 
     def _warn(self, text: str) -> None:
-        """Put a warning among the events; it is written with the next batch."""
+        """Add a warning to the events; it is written with the next batch."""
         _log.warning("%s: %s", self.path, text)
         self._reducer.note("warning", "recorder", text, self._now_ns())
         self._noted = True

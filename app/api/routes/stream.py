@@ -16,11 +16,11 @@ from app.api.responses import as_json
 router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 
 
-def take_seat(context: Context) -> Iterator[None]:
-    """Hold one of the places for streams as long as the stream is open.
+def reserve_stream(context: Context) -> Iterator[None]:
+    """Count the stream against the limit of open streams until it ends.
 
     Raises:
-        ProblemError: All are taken; a browser falls back to asking now and then.
+        ProblemError: The limit is reached; a browser polls instead.
     """
     if not context.seats.take():
         detail = f"the limit of {context.settings.limits.n_streams} open streams is reached; close one, or poll"
@@ -37,7 +37,7 @@ def take_seat(context: Context) -> Iterator[None]:
     operation_id="stream",
     tags=["stream"],
     response_class=EventSourceResponse,
-    dependencies=[Depends(no_query), Depends(take_seat)],
+    dependencies=[Depends(no_query), Depends(reserve_stream)],
 )
 async def stream(
     context: Context, last_event_id: Annotated[str | None, Header(max_length=100)] = None
