@@ -143,6 +143,19 @@ def test_two_drivers_of_one_namespace_may_have_pools_of_one_name(ray_runtime: Wa
         cluster.release(placement)
 
 
+# Before the two groups of eight take every device.
+def test_local_rank_device_of_a_worker_that_sees_every_device_is_the_one_that_ray_gave_it(
+    ray_runtime: Watched,
+) -> None:
+    with RayResourcePool([2], max_colocate_count=1, name_prefix="all_devices") as pool:
+        visible = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "7,6,5,4,3,2,1,0"}
+        group = RayWorkerGroup(pool, RayClassWithInitArgs(Ring), worker_env=visible)
+        given = group.execute_all_sync("execute_with_func_generator", _given_devices)
+        told = group.environment()
+        assert [one["CUDA_VISIBLE_DEVICES"].split(",")[int(one["LOCAL_RANK"])] for one in told] == given
+        assert [one["RAY_LOCAL_RANK"] for one in told] == ["0", "1"]
+
+
 def test_eight_workers_are_told_who_they_are_and_see_one_device_each(
     rings: tuple[RayWorkerGroup, RayWorkerGroup],
 ) -> None:
@@ -176,18 +189,6 @@ def test_local_rank_device_is_an_index_into_the_devices_that_a_worker_sees(
     assert {one["LOCAL_RANK"] for one in rings[index].environment()} == {"0"}
     on_node = rings[index].execute_all_sync("execute_with_func_generator", lambda worker: worker.local_rank_on_node)
     assert on_node == list(range(8))
-
-
-def test_local_rank_device_of_a_worker_that_sees_every_device_is_the_one_that_ray_gave_it(
-    ray_runtime: Watched,
-) -> None:
-    with RayResourcePool([2], max_colocate_count=1, name_prefix="all_devices") as pool:
-        visible = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "7,6,5,4,3,2,1,0"}
-        group = RayWorkerGroup(pool, RayClassWithInitArgs(Ring), worker_env=visible)
-        given = group.execute_all_sync("execute_with_func_generator", _given_devices)
-        told = group.environment()
-        assert [one["CUDA_VISIBLE_DEVICES"].split(",")[int(one["LOCAL_RANK"])] for one in told] == given
-        assert [one["RAY_LOCAL_RANK"] for one in told] == ["0", "1"]
 
 
 def test_local_rank_device_of_workers_without_devices_is_the_rank_on_the_node(two: RayResourcePool) -> None:
