@@ -90,8 +90,7 @@ class Composition:
         """Remove containers, network and volume; after an error, show what the containers printed."""
         if error is not None:
             note(f"what the containers printed last:\n{self.run('logs', '--tail=60', check=False)[-8000:]}")
-        if self._up is not None and self._up.poll() is None:
-            self._up.kill()
+        self._leave()
         self.run("down", "-v", "--timeout", "20", check=False)
         self._output.close()
         note(f"removed all of project {self.project}")
@@ -127,6 +126,7 @@ class Composition:
 
     def up(self) -> None:
         """Start everything in the foreground, as a person would."""
+        self._leave()
         self._up = subprocess.Popen(
             [*self._command, "up", "--no-build"],
             env=self._environment,
@@ -136,6 +136,12 @@ class Composition:
             text=True,
             preexec_fn=_take_ctrl_c,
         )
+
+    def _leave(self) -> None:
+        """End what is left of an earlier ``up``; the containers are not touched."""
+        if self._up is not None:
+            self._up.kill()
+            self._up.wait(STOP_S)
 
     def press_ctrl_c(self) -> None:
         """Interrupt ``up`` and wait for its end."""
