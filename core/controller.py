@@ -75,10 +75,10 @@ class Step:
 
 
 class Controller:
-    """A runtime with its steps and its door for commands; a context manager that closes what it made."""
+    """A driver's pools, steps and control commands. As a context manager it closes the pools on exit."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Take hold of a runtime."""
+        """Wrap a runtime."""
         self.runtime = runtime
         self.plane = control_plane(runtime)
         self._before: Runtime | None = None
@@ -96,15 +96,22 @@ class Controller:
     def local(cls, resources: Mapping[str, float] | None = None) -> Controller:
         """Return a controller whose workers are threads of this process, without Ray; use it in a ``with`` block.
 
-        ``resources`` is what the pretended machine has, such as ``{"CPU": 16, "GPU": 8}``; None means no limit.
+        Args:
+            resources: The resources of the local cluster, such as ``{"CPU": 16, "GPU": 8}``; None means no limit.
         """
         return cls(Runtime(lambda: LocalCluster(resources)))
 
     def steps(self, total: int) -> Iterator[Step]:
-        """Yield ``total`` steps and mark their borders in the record.
+        """Iterate over ``total`` steps and record the start and the end of each. The start of a step is a safe point.
+
+        Args:
+            total: The number of steps.
+
+        Yields:
+            The steps, with ``index`` from 1 to ``total``.
 
         Raises:
-            UsageError: ``total`` is negative, or a worker on the local cluster asks.
+            UsageError: ``total`` is negative, or a worker on the local cluster calls this.
         """
         if total < 0:
             raise UsageError(f"a run cannot have {total} steps")
@@ -124,9 +131,9 @@ class Controller:
                     runtime.step = before
 
     def checkpoint(self) -> None:
-        """Say that now is a good moment: a live change that waits is made here. Steps and calls are such moments too.
+        """Declare a safe point: a live change that waits for the driver is executed here, as at each step and call.
 
-        A worker says so in vain: the change is the driver's.
+        In a worker it does nothing.
 
         Raises:
             KeyboardInterrupt: The driver was interrupted while it waited for calls in flight.
@@ -134,23 +141,46 @@ class Controller:
         self.runtime.safe_point.run()
 
     def pool(self, name: str) -> RayResourcePool:
-        """Return a pool that lives, such as one that a split made.
+        """Return an open pool by name, such as one that a split made.
 
         Raises:
-            UnknownNameError: None has that name.
+            UnknownNameError: There is no pool of that name.
         """
         return self.plane.find(name)
 
     def pause(self, pool: Pool, deadline_s: float = 60.0) -> Operation:
-        """Let no new call on the pool's groups start; the next one waits until somebody resumes it."""
+        """Start no new calls on the pool's groups until it is resumed; the next call waits.
+
+        Args:
+            pool: The pool or its name.
+            deadline_s: How long to wait for the calls in flight, in seconds; after that the pool is active again.
+
+        Returns:
+            The operation, which succeeds when the calls in flight have ended.
+
+        Raises:
+            StateError: The pool is not active.
+        """
         return self.plane.submit(Pause(_name(pool), _DRIVER, deadline_s=deadline_s))
 
     def resume(self, pool: Pool) -> Operation:
-        """Let the pool's groups go on."""
+        """Start calls on the pool's groups again."""
         return self.plane.submit(Resume(_name(pool), _DRIVER))
 
     def resize(self, pool: Pool, process_on_nodes: Sequence[int], deadline_s: float = 120.0) -> RayResourcePool:
-        """Give a pool other slots, now; errors as in ``RayResourcePool.resize``."""
+        """Give a pool other slots, now.
+
+        Args:
+            pool: The pool or its name.
+            process_on_nodes: The new number of processes per node.
+            deadline_s: How long the change may take, in seconds.
+
+        Returns:
+            The pool.
+
+        Raises:
+            PodiumError: As in ``RayResourcePool.resize``.
+        """
         name = _name(pool)
         self.plane.execute(Resize(name, _DRIVER, tuple(process_on_nodes), deadline_s=deadline_s))
         return self.pool(name)
@@ -158,12 +188,19 @@ class Controller:
     def split(
         self, pool: Pool, parts: Mapping[str, tuple[int, Sequence[Group]]], deadline_s: float = 120.0
     ) -> dict[str, RayResourcePool]:
-        """Make several pools of one, now: ``{"train": (2, [actor]), "rollout": (2, [rollout])}``; return them by name.
+        """Split a pool into several, now. Groups get new workers on their part, with their state.
 
-        Each has so many slots, in rank order, and the groups named, which get new workers there with their state.
+        Args:
+            pool: The pool or its name.
+            parts: The number of slots, in rank order, and the groups of each new pool by its name, such as
+                ``{"train": (2, [actor]), "rollout": (2, [rollout])}``.
+            deadline_s: How long the change may take, in seconds.
+
+        Returns:
+            The new pools by name.
 
         Raises:
-            UsageError: The sizes do not add up, a group has no home, or a name is taken.
+            UsageError: The sizes do not add up, a group is not assigned to a part, or a name is taken.
             PodiumError: As in ``RayResourcePool.resize``.
         """
         wanted = tuple(Part(name, size, tuple(map(_name, groups))) for name, (size, groups) in parts.items())
@@ -171,20 +208,34 @@ class Controller:
         return {part.name: self.pool(part.name) for part in wanted}
 
     def merge(self, pools: Sequence[Pool], name: str, deadline_s: float = 120.0) -> RayResourcePool:
-        """Make one pool of several, now, with all groups on all slots; return it.
+        """Merge pools into one, now, with all groups on all slots.
+
+        Args:
+            pools: The pools or their names, at least two.
+            name: The name of the new pool.
+            deadline_s: How long the change may take, in seconds.
+
+        Returns:
+            The new pool.
 
         Raises:
-            UsageError: There are not two pools, they differ, or more groups than ``max_colocate_count`` would meet.
+            UsageError: There are fewer than two pools, they differ, or there are more groups than
+                ``max_colocate_count``.
             PodiumError: As in ``RayResourcePool.resize``.
         """
         self.plane.execute(Merge(tuple(map(_name, pools)), name, _DRIVER, deadline_s=deadline_s))
         return self.pool(name)
 
     def move(self, group: Group, pool: Pool, deadline_s: float = 120.0) -> None:
-        """Give a group, and what shares its processes, new workers on another pool's slots, with its state.
+        """Move a group, and the groups in its processes, to another pool's slots, with its state.
+
+        Args:
+            group: The group or its name.
+            pool: The target pool or its name.
+            deadline_s: How long the change may take, in seconds.
 
         Raises:
-            UsageError: It is there already, or there is no room.
+            UsageError: It is on that pool already, or there is no room.
             PodiumError: As in ``RayResourcePool.resize``.
         """
         self.plane.execute(Move(_name(group), _name(pool), _DRIVER, deadline_s=deadline_s))
@@ -202,7 +253,7 @@ class Controller:
         self.close()
 
     def close(self) -> None:
-        """Close the pools and let go of the cluster; may be called twice."""
+        """Close the pools and disconnect from the cluster; may be called twice."""
         self.runtime.close()
         if self._installed:
             runtimes.install(self._before)
@@ -218,7 +269,7 @@ def control_plane(runtime: Runtime) -> RuntimeControl:
 
 
 def checkpoint() -> None:
-    """Let a live change that waits for the driver be made here; see ``Controller.checkpoint``."""
+    """Execute a live change that waits for the driver, if any; see ``Controller.checkpoint``."""
     runtimes.current().safe_point.run()
 
 
@@ -227,40 +278,46 @@ def _name(named: Named | str) -> str:
 
 
 def steps(total: int) -> Iterator[Step]:
-    """Yield ``total`` steps of the current driver and mark their borders in the record; see ``Controller.steps``."""
+    """Iterate over ``total`` steps of the current driver and record them; see ``Controller.steps``."""
     return Controller.current().steps(total)
 
 
 def init(num_cpus: float | None = None, num_gpus: float | None = None, **options: Any) -> Controller:
-    """Say how to start Ray if nobody has by the time a pool needs it; return this driver's controller.
+    """Set how Ray is started when a pool first needs it and it is not running.
 
-    ``num_cpus`` and ``num_gpus`` are logical resources: with ``num_gpus=8`` a machine without GPUs takes pools of
-    eight. What was set before stays where an argument is not given, and what the command line set stays. ``options`` go
-    to ``ray.init``. Nothing happens to a Ray that runs already, or to a cluster that RAY_ADDRESS names.
+    A Ray that is running already, and a cluster at RAY_ADDRESS, are used unchanged. Arguments that are not given keep
+    their earlier value, and settings of the command line take precedence. It may be called again with equal settings,
+    as in a notebook's cell.
 
-    It may be called again with equal settings, as a notebook's cell or a ``main()`` that runs twice does.
+    Args:
+        num_cpus: Logical CPUs of the Ray that is started.
+        num_gpus: Logical GPUs; with ``num_gpus=8`` a machine without GPUs takes pools of eight.
+        **options: Further arguments of ``ray.init``.
+
+    Returns:
+        This driver's controller.
 
     Raises:
         UsageError: The cluster is in use already, with other settings.
     """
     runtime, settings = runtimes.current(), runtimes.ray_options
     if runtime.connected and not runtime.cluster.is_up():
-        runtime.close()  # Ray was shut down; what is asked for is another one.
+        runtime.close()  # Ray was shut down; a new one is requested.
     resources = {} if settings.pinned else {"num_cpus": num_cpus, "num_gpus": num_gpus}
-    asked = {name: value for name, value in resources.items() if value is not None} | options
+    requested = {name: value for name, value in resources.items() if value is not None} | options
     if runtime.connected:
-        has = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus, **settings.options}
-        differs = [name for name, value in asked.items() if has.get(name) != value]
+        present = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus, **settings.options}
+        differs = [name for name, value in requested.items() if present.get(name) != value]
         if differs:
             raise UsageError(
-                f"core.init({_listed(asked, differs)}) comes too late: the cluster is in use with "
-                f"{_listed(has, differs)}; give equal settings, call it before the first pool, or close what there is "
+                f"core.init({_listed(requested, differs)}) was called too late: the cluster is in use with "
+                f"{_listed(present, differs)}; pass equal settings, call it before the first pool, or close it "
                 f"with core.Controller.current().close()"
             )
         return Controller.current()
-    settings.num_cpus = asked.pop("num_cpus", settings.num_cpus)
-    settings.num_gpus = asked.pop("num_gpus", settings.num_gpus)
-    settings.options |= asked
+    settings.num_cpus = requested.pop("num_cpus", settings.num_cpus)
+    settings.num_gpus = requested.pop("num_gpus", settings.num_gpus)
+    settings.options |= requested
     return Controller.current()
 
 
@@ -269,9 +326,14 @@ def _listed(values: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def parallel_put(data_list: Sequence[Any], max_workers: int | None = None) -> list[Ref]:
-    """Store values on the cluster, several at a time, and return their references in order.
+    """Put values into the cluster's store, several at a time.
 
-    ``max_workers`` is the number of threads, one per value and at most 16 when not given.
+    Args:
+        data_list: The values.
+        max_workers: The number of threads; by default one per value, at most 16.
+
+    Returns:
+        The references of the values, in order.
 
     Raises:
         UsageError: There are no values, or ``max_workers`` is not above zero.
@@ -287,11 +349,17 @@ def parallel_put(data_list: Sequence[Any], max_workers: int | None = None) -> li
 
 
 def get(refs: Ref | Sequence[Ref]) -> Any:
-    """Return the value of a reference, or the values of several, as non-blocking calls return them.
+    """Return the value of a reference of a non-blocking call, or the values of several.
+
+    Args:
+        refs: A reference, or a list or tuple of references.
+
+    Returns:
+        The value, or the list of values.
 
     Raises:
         WorkerError: A rank failed.
-        CallTimeoutError: In a ``deadline`` block: they were not there in time.
+        CallTimeoutError: They were not ready before the timeout of a ``deadline`` block.
     """
     cluster = runtimes.current().cluster
     if isinstance(refs, (list, tuple)):

@@ -44,7 +44,7 @@ class LivePool(Protocol):
         ...
 
     def release(self) -> None:
-        """Give everything back but what is to outlive the driver."""
+        """Release everything except detached workers."""
         ...
 
 
@@ -57,10 +57,10 @@ class Closeable(Protocol):
 
 
 class OnDeath(Enum):
-    """What a group does when one of its workers died.
+    """What a group does when one of its workers has died.
 
-    ABORT ends the driver by SIGABRT, as the design that Podium implements does; RAISE gives the call in flight, or the
-    next one, a ``WorkerDiedError``; RESTART does so too and rebuilds the group for the calls after that.
+    ABORT ends the driver by SIGABRT, as verl does; RAISE raises ``WorkerDiedError`` in the call in flight, or in the
+    next one; RESTART does that too and rebuilds the group for later calls.
     """
 
     ABORT = "abort"
@@ -70,10 +70,10 @@ class OnDeath(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """What a driver does about dead workers and calls that last, where a group or a method does not say.
+    """The defaults for dead workers and long calls, for groups and methods without their own settings.
 
-    ``call_timeout_s`` is None for calls that may last for ever. ``close_timeout_s`` is how long workers that are ended
-    may take to clean up.
+    ``call_timeout_s`` is None for no deadline. ``close_timeout_s`` is how long workers may take to clean up when they
+    are ended.
     """
 
     on_death: OnDeath = OnDeath.RAISE
@@ -117,25 +117,25 @@ class LiveCall(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the driver has the call's error already, or gave up waiting."""
+        """Return whether the driver has the call's error already, or stopped waiting."""
         ...
 
 
 class Steering(Protocol):
-    """The control plane, as far as lower rooms look at it."""
+    """The part of the control plane that lower packages use."""
 
     def resize(self, pool: str, process_on_nodes: Sequence[int], deadline_s: float) -> object:
         """Give a pool other slots, on the driver's thread, at once."""
         ...
 
     def close(self) -> None:
-        """Take back what waits for the driver; may be called twice."""
+        """Cancel what waits for the driver; may be called twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What stands above a runtime, handed in by ``core.composition``.
+    """The parts of a runtime from higher layers, set by ``core.composition``.
 
     ``control_plane`` makes the control plane of a runtime; ``on_death`` is called with a worker group (its
     ``GroupState``) when the first of its workers died.
@@ -170,17 +170,17 @@ class Runtime:
         self._parts: Parts | None = None
         self.plane: Steering | None = None
         self.controller: object | None = None
-        """The door that a driver holds, made when it is first asked for."""
+        """The driver's ``Controller``, created on first use."""
         self.health: Closeable | None = None
         self.health_settings = HealthSettings()
         self.safe_point = SafePoint()
 
     def begin_in_child(self) -> None:
-        """Go on in a process that was forked; another thread may have held the lock at that moment."""
+        """Replace the lock in a forked process; another thread may have held it at the fork."""
         self._lock = threading.RLock()
 
     def join(self, other: Runtime) -> None:
-        """Record into what ``other`` records into: the same bus, clock and numbers of calls, another cluster."""
+        """Share the record of ``other``: the same bus, clock and call ids, with another cluster."""
         self.bus, self.clock = other.bus, other.clock
         self._call_ids, self._group_names = other._call_ids, other._group_names
         self._pool_names, self._generations = other._pool_names, other._generations
@@ -202,7 +202,7 @@ class Runtime:
 
     @property
     def parts(self) -> Parts:
-        """Return what stands above this runtime."""
+        """Return the parts from higher layers."""
         with self._lock:
             if self._parts is None:
                 self._parts = composer()(self)
@@ -220,10 +220,10 @@ class Runtime:
         return next(self._call_ids)
 
     def claim_pool_name(self, wanted: str | None, pool: LivePool) -> str:
-        """Register a pool under ``wanted``, or under "pool", "pool_2", ... when it has no name of its own.
+        """Register a pool under ``wanted``, or under "pool", "pool_2", ... if ``wanted`` is None.
 
         Raises:
-            UsageError: It is not a name, or a pool that lives has it already.
+            UsageError: It is not a valid name, or another pool has it.
         """
         with self._lock:
             if wanted is not None:
@@ -238,16 +238,16 @@ class Runtime:
             return name
 
     def free_pool_name(self, wanted: str) -> str:
-        """Return ``wanted``, or with a number behind it when an earlier pool of this run has had the name.
+        """Return ``wanted``, with a number appended if an earlier pool of this run had the name.
 
-        One that is too long, made of many pools' names, is cut.
+        A name that is too long, made of many pools' names, is cut.
         """
         with self._lock:
             stem = wanted[: _MAX_NAME - 10].rstrip()
             return next(name for name in _numbered(stem) if name not in self._pool_names)
 
     def next_generation(self, pool: str) -> int:
-        """Return the number of the next generation of a pool of this name, from 1; never one it had before."""
+        """Return the number of the next generation of a pool of this name, from 1, never one it had before."""
         with self._lock:
             generation = self._generations[pool] = self._generations.get(pool, 0) + 1
             return generation
@@ -258,10 +258,10 @@ class Runtime:
             self._pools.pop(name, None)
 
     def claim_group_name(self, wanted: str) -> str:
-        """Return ``wanted``, or with a number behind it when an earlier group of this run has had the name.
+        """Return ``wanted``, with a number appended if an earlier group of this run had the name.
 
         Raises:
-            UsageError: It is not a name.
+            UsageError: It is not a valid name.
         """
         checked_name(wanted, "a group")
         with self._lock:
@@ -270,14 +270,14 @@ class Runtime:
             return name
 
     def pools(self) -> Mapping[str, Any]:
-        """Return the pools that live, by name, those of runtimes that joined this one too."""
+        """Return the open pools by name, including those of runtimes that joined this one."""
         with self._lock:
             own = dict(self._pools)
         joined = [pool for runtime in list(self._joined) for pool in runtime.pools().items()]
         return dict(joined) | own
 
     def close(self) -> None:
-        """Close every pool, but for what is detached, and let go of the cluster; may be called twice."""
+        """Close every pool, but for what is detached, and disconnect from the cluster; may be called twice."""
         if self.plane is not None:
             self.plane.close()
         for pool in self.pools().values():
@@ -300,19 +300,19 @@ def refuse_workers(what: str) -> None:
     """
     if shares_a_process():
         raise UsageError(
-            f"{what} is the driver's: a worker on the local cluster only shares its process; return what the driver is "
-            f"to decide by, and call it there"
+            f"{what} can only be called by the driver: a worker on the local cluster only shares its process; return a "
+            f"value to the driver, and call it there"
         )
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return a name of a pool or a group as it is: it stands in tables, addresses of the REST interface and commands.
+    """Return ``name`` if it can be used in tables, REST URLs and commands, else raise.
 
     Raises:
-        UsageError: It is empty, too long, one or two dots, or has characters that nobody could read or type.
+        UsageError: It is empty, too long, one or two dots, or has unprintable characters.
     """
     fits = isinstance(name, str) and 1 <= len(name) <= _MAX_NAME and name.isprintable() and name == name.strip()
-    # In an address these two stand for other places, however they are written.
+    # In a URL these two mean other paths, even if they are encoded.
     if not fits or name in {".", ".."}:
         raise UsageError(
             f"{name!r} is not a name for {what}; use 1 to {_MAX_NAME} printable characters, no space at either end, "
@@ -328,17 +328,17 @@ def _numbered(stem: str) -> Iterator[str]:
 
 
 class RayOptions:
-    """How to start Ray when nobody has; set once by ``core.init`` or the command line, read on first use."""
+    """How to start Ray if it is not running; set once by ``core.init`` or the command line, read on first use."""
 
     def __init__(self) -> None:
-        """Leave everything to Ray."""
+        """Start with Ray's defaults."""
         self.num_cpus: float | None = None
         self.num_gpus: float | None = None
         self.options: dict[str, Any] = {}
         self.pinned = False
 
     def pin(self, num_cpus: float | None, num_gpus: float | None) -> None:
-        """Set the logical resources for good: a script's own wish does not change them any more."""
+        """Set the logical resources permanently: a script cannot change them any more."""
         self.num_cpus, self.num_gpus = num_cpus, num_gpus
         self.pinned = True
 

@@ -107,8 +107,8 @@ def keep_sigterm_handler() -> Iterator[None]:
 def end_with_parent() -> bool:
     """Have the kernel kill this process when its parent ends, also when it is stopped and can do nothing for that.
 
-    For a process that somebody keeps, such as a worker of Ray's raylet; it must be asked on a thread that stays. Does
-    nothing in a process that is the driver's own. Returns whether the kernel agreed (Linux: ``PR_SET_PDEATHSIG``).
+    For a child process, such as a worker of Ray's raylet; call it on a thread that lives as long as the process. Does
+    nothing in the driver's own process. Returns whether the kernel accepted it (Linux: ``PR_SET_PDEATHSIG``).
     """
     if shares_a_process() or not sys.platform.startswith("linux"):
         return False

@@ -32,7 +32,7 @@ def keep(key: str, memory: Any) -> None:
 
 
 def copied(actor: object, key: str) -> Any:
-    """Run in the worker that keeps it: return a tensor's bytes as an array, None when nobody waits for it any more."""
+    """Run in the worker that keeps it: return a tensor's bytes as an array, None if it was dropped."""
     del actor
     memory = _kept.get(key)
     return None if memory is None else memory.cpu().numpy()

@@ -86,9 +86,9 @@ class Snapshot:
     def home_of(self, group: str) -> tuple[PoolView, GroupView] | None:
         """Return the pool and the group of a name, which may be that of a role's view."""
         for pool in self.pools.values():
-            for one in pool.groups:
-                if group == one.name or group in one.roles:
-                    return pool, one
+            for candidate in pool.groups:
+                if group == candidate.name or group in candidate.roles:
+                    return pool, candidate
         return None
 
 
@@ -97,8 +97,8 @@ def take_snapshot(runtime: Runtime) -> Snapshot:
     pools = {name: pool for name, pool in runtime.pools().items() if isinstance(pool, RayResourcePool)}
     keys = {name: _keys(pool) for name, pool in pools.items()}
     occupied: dict[SlotKey, frozenset[str]] = {}
-    for one in {id(pool.runtime): pool.runtime for pool in pools.values()}.values():
-        occupied |= {key: frozenset(names) for key, names in list(one.slot_tenants.items())}
+    for pool_runtime in {id(pool.runtime): pool.runtime for pool in pools.values()}.values():
+        occupied |= {key: frozenset(names) for key, names in list(pool_runtime.slot_tenants.items())}
     calls = calls_in_flight(runtime)
     return Snapshot({name: _pool_view(pool, keys, calls) for name, pool in pools.items()}, occupied)
 

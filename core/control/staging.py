@@ -1,6 +1,6 @@
-"""What a change brings up and has not switched to yet: slots, new workers, and the places that are kept for those.
+"""The prepared part of a change before the switch: slots, new workers, and the slots that are occupied for them.
 
-All of it can be taken back. What is started here is started on any thread that may use the cluster.
+All of it can be undone. It may run on any thread that may use the cluster.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ class StagedChange:
         for name, reconfiguration in self.reconfigurations.items():
             discard(self._groups[name], reconfiguration)
         self.vacate()
-        # A cluster that was let go of meanwhile took them along; asked for now, the runtime would connect to another.
+        # A cluster that was closed meanwhile has released them; the runtime would now connect to another one.
         for placement in self._reserved if self._runtime.connected else ():
             self._cluster.release(placement)
         self.prepared, self.reconfigurations, self._reserved, self.placements = {}, {}, [], {}
 
     def vacate(self) -> None:
-        """Give up the places that were kept for new workers: they have them, or do not come."""
+        """Free the slots that were occupied for new workers: they have started, or will not start."""
         for keys, tenant in self._occupied:
             vacate(self._runtime.slot_tenants, keys, tenant)
         self._occupied = []
@@ -123,7 +123,7 @@ class StagedChange:
             self.prepared[name] = prepare(group, placement, like, self._left_s(), is_cancelled)
 
     def _occupy(self, name: str, home: str) -> None:
-        """Keep other groups off the places that new workers have beside the old ones."""
+        """Occupy the slots of new workers that start beside the old ones, so that no other group takes them."""
         if self._change.mode is not Mode.PREPARED:
             return
         there = set(slot_keys(self._groups[name].pool.placement_now)) if name in self.staying else set()
@@ -132,5 +132,5 @@ class StagedChange:
         self._occupied.append((keys, f"{name} (to come)"))
 
 
-def _either(one: Callable[[], bool], other: Callable[[], bool]) -> bool:
-    return one() or other()
+def _either(first: Callable[[], bool], second: Callable[[], bool]) -> bool:
+    return first() or second()

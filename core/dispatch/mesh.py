@@ -64,7 +64,7 @@ def ask_mesh(group: HasMeshes, mesh_name: str) -> Mesh:
     Raises:
         ShareError: A worker has not registered itself for this mesh, or no rank's result counts.
     """
-    # Asked anew when the group has been given another number of ranks since.
+    # Queried again if the group's number of ranks has changed.
     if len(group._dispatch_info.get(mesh_name, ())) != group.world_size:
         group._dispatch_info[mesh_name] = group._query_dispatch_info(mesh_name)
     if len(group._collect_info.get(mesh_name, ())) != group.world_size:

@@ -155,7 +155,7 @@ class CallTracker:
                 self._receipts[rank] = receipt
             if error is not None and self._error is None:
                 self._error, self._status = error_facts(error, rank), _status(error)
-        self._tell(rank, receipt, error, ready_ns)
+        self._emit_rank(rank, receipt, error, ready_ns)
         if isinstance(error, WorkerDiedError):
             self.on_death(rank, error, self.facts.method, self.facts.call_id)
         if not self._out:
@@ -169,12 +169,12 @@ class CallTracker:
             self._receipts = dict(zip(self.facts.ranks, receipts, strict=True))
             self._out.clear()
         for rank, receipt in self._receipts.items():
-            self._tell(rank, receipt, None, ready_ns)
+            self._emit_rank(rank, receipt, None, ready_ns)
         self._check()
         return receipts
 
-    def _tell(self, rank: int, receipt: Receipt | None, error: BaseException | None, ready_ns: int) -> None:
-        """Tell the bus of a rank's part, with its times on the driver clock."""
+    def _emit_rank(self, rank: int, receipt: Receipt | None, error: BaseException | None, ready_ns: int) -> None:
+        """Emit the event of a rank's part, with its times on the driver clock."""
         asked = self._submitted[rank]
         started: int | None = None
         finished: int | None = None

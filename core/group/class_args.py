@@ -66,7 +66,7 @@ class RayClassWithInitArgs(ClassWithInitArgs):
         sharing_with: ActorHandle | None = None,
         device_name: str = "cuda",
     ) -> ActorHandle:
-        """Start one worker outside any group and return the cluster's handle of it; nobody waits for it.
+        """Start one worker outside any group and return the cluster's handle of it, without waiting.
 
         Args:
             placement_group: One of ``RayResourcePool.get_placement_groups()``.

@@ -37,7 +37,7 @@ def limit_s(live: LiveWorkers, registration: Registration) -> float | None:
 def ready_in_time(
     live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, timeout_s: float | None
 ) -> Iterator[list[int]]:
-    """Yield the places of answers as they come, as ``Cluster.as_ready`` does; none at all when a second has passed.
+    """Yield the indices of results as they are ready, as ``Cluster.as_ready`` does; an empty list after each second.
 
     Raises:
         CallTimeoutError: Not all had come within ``timeout_s``.
@@ -49,9 +49,9 @@ def ready_in_time(
         try:
             beat_s = max(0.0, min(_BEAT_S, ends_s - time.monotonic()))
             for ready in live.cluster.as_ready([refs[place] for place in asked], beat_s):
-                places = [asked[index] for index in ready]
-                pending = [place for place in pending if place not in places]
-                yield places
+                indices = [asked[index] for index in ready]
+                pending = [index for index in pending if index not in indices]
+                yield indices
         except TimeoutError:
             if time.monotonic() >= ends_s:
                 raise too_late(live, tracker, timeout_s or 0.0) from None

@@ -34,7 +34,7 @@ def taken_names() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class WantedGroup:
-    """What a group's constructor was given; ``start`` checks what is said about the start of its workers."""
+    """The arguments of a group's constructor; ``start`` checks those for the start of its workers."""
 
     class_args: RayClassWithInitArgs
     name_prefix: str | None

@@ -45,10 +45,10 @@ def _opened(answer: Any) -> tuple[Any, bytes]:
     return (None, answer) if type(answer) is bytes else (answer[0], answer[1])
 
 
-def follow(live: LiveWorkers, refs: Sequence[Ref], places: Iterable[int], tracker: CallTracker) -> None:
+def follow(live: LiveWorkers, refs: Sequence[Ref], indices: Iterable[int], tracker: CallTracker) -> None:
     """Let ranks that are still pending report later: the driver has its error and goes on."""
-    for place in places:
-        live.cluster.on_ready(refs[place], Answer(tracker, tracker.facts.ranks[place], joined=True))
+    for index in indices:
+        live.cluster.on_ready(refs[index], Answer(tracker, tracker.facts.ranks[index], joined=True))
 
 
 def wait_for_answers(
@@ -70,22 +70,22 @@ def wait_for_answers(
             if not ready:
                 _raise_for_dead(live, tracker, taken)
             ready_ns = live.runtime.clock.now_ns()
-            outcomes = deque(_outcomes(live, [refs[place] for place in ready]))
-            for place in ready:
-                taken.add(place)
-                rank = tracker.facts.ranks[place]
+            outcomes = deque(_outcomes(live, [refs[index] for index in ready]))
+            for index in ready:
+                taken.add(index)
+                rank = tracker.facts.ranks[index]
                 if outcomes[0].error is not None:
                     raise_detached(_failed_on(live, tracker, rank, outcomes.popleft(), ready_ns))
-                answers[place], packed = _opened(outcomes.popleft().value)
+                answers[index], packed = _opened(outcomes.popleft().value)
                 tracker.answered(rank, Outcome(packed), ready_ns)
-            for place in ready:
-                answers[place] = _joined(join_buffer, tracker, place, answers[place])
+            for index in ready:
+                answers[index] = _joined(join_buffer, tracker, index, answers[index])
     except BaseException:
-        follow(live, refs, [place for place in range(len(refs)) if place not in taken], tracker)
+        follow(live, refs, [index for index in range(len(refs)) if index not in taken], tracker)
         raise
     finally:
         tracker.phases.wait_ns = time.monotonic_ns() - began
-    return [answers[place] for place in range(len(refs))], tracker.receipts
+    return [answers[index] for index in range(len(refs))], tracker.receipts
 
 
 def _failed_on(live: LiveWorkers, tracker: CallTracker, rank: int, outcome: Outcome, ready_ns: int) -> BaseException:
@@ -99,7 +99,7 @@ def _failed_on(live: LiveWorkers, tracker: CallTracker, rank: int, outcome: Outc
 def _raise_for_dead(live: LiveWorkers, tracker: CallTracker, taken: set[int]) -> None:
     """Raise for a rank that is known to have died, and that the cluster has not answered for."""
     ranks = tracker.facts.ranks
-    case = live.deaths.overdue([rank for place, rank in enumerate(ranks) if place not in taken])
+    case = live.deaths.overdue([rank for index, rank in enumerate(ranks) if index not in taken])
     if case is not None:
         rank = case.victim.rank
         taken.add(ranks.index(rank))
@@ -120,17 +120,17 @@ def fetch_answers(live: LiveWorkers, refs: Sequence[Ref], tracker: CallTracker, 
     for ready in ready_in_time(live, refs, tracker, timeout_s):
         if not ready and (case := live.deaths.overdue(tracker.out)) is not None:
             raise_detached(case.copy_of_error())
-        for place, result in zip(ready, live.cluster.fetch([refs[place] for place in ready]), strict=True):
-            answers[place] = _joined(join_buffer, tracker, place, result)
-    return [answers[place] for place in range(len(refs))]
+        for index, result in zip(ready, live.cluster.fetch([refs[index] for index in ready]), strict=True):
+            answers[index] = _joined(join_buffer, tracker, index, result)
+    return [answers[index] for index in range(len(refs))]
 
 
-def _joined(join_buffer: JoinBuffer, tracker: CallTracker, place: int, result: Any) -> Any:
+def _joined(join_buffer: JoinBuffer, tracker: CallTracker, index: int, result: Any) -> Any:
     """Copy a result's rows into the join buffer, if the call joins rows and they fit."""
-    places = tracker.sources or range(len(tracker.facts.ranks))
-    if not join_buffer.is_on or place not in places:
+    sources = tracker.sources or range(len(tracker.facts.ranks))
+    if not join_buffer.is_on or index not in sources:
         return result
-    return join_buffer.add_part(places.index(place), result, row_count(result))
+    return join_buffer.add_part(sources.index(index), result, row_count(result))
 
 
 def fetch_again(live: LiveWorkers, refs: Sequence[Ref]) -> list[Any]:
@@ -182,7 +182,7 @@ def undelivered_of(
 
 
 def _outcomes(live: LiveWorkers, refs: Sequence[Ref]) -> list[Outcome]:
-    """Fetch what is ready: all in one go, or one by one when an error is among them."""
+    """Fetch what is ready: all at once, or one by one if there is an error among them."""
     try:
         return [Outcome(value) for value in live.cluster.fetch(refs)]
     except Exception as error:

@@ -348,10 +348,13 @@ class RayWorkerGroup(WorkerGroup):
         return self._state.runtime.cluster.ask(worker, method_name, args, kwargs)
 
     def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
-        """From now on a worker that dies, busy or idle, ends this process by SIGABRT, whatever the group's policy was.
+        """End this process by SIGABRT when a worker dies, busy or idle, whatever the group's policy was.
 
-        Its death is recorded and on file before. Workers that must be asked whether they live are asked every
-        ``every_n_seconds``; of those on the driver's machine the kernel tells at once.
+        The death is written to the record before that. The kernel reports the deaths of workers on the driver's machine
+        at once; others are polled.
+
+        Args:
+            every_n_seconds: The interval for polling workers, in seconds.
 
         Raises:
             UsageError: The interval is not positive.
@@ -376,7 +379,7 @@ class RayWorkerGroup(WorkerGroup):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Tell type checkers that a group has its class's registered methods."""
+            """Declare the class's registered methods for type checkers."""
 
 
 take_names(name for name in dir(RayWorkerGroup) if not name.startswith("__"))

@@ -1,8 +1,8 @@
 """How a worker's process ended, judged by what can be found: pure judgement, and the looking that feeds it.
 
-A process that is not the parent gets no exit status in the old way. From Linux 6.15 on the kernel tells it of any
-process that one had a descriptor of while it lived (``PIDFD_GET_INFO``); before that, and on other machines, the cause
-is found by its traces: what the cluster says, what the worker's log ends with, what the kernel counted and logged.
+A process that is not the parent gets no exit status in the old way. From Linux 6.15 on the kernel reports it
+for any process with an open pidfd (``PIDFD_GET_INFO``); before that, and on other machines, the cause is
+found by its traces: the cluster's message, the end of the worker's log, the kernel's counters and log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Findings:
 class Clues:
     """All that is known of a process that is gone.
 
-    ``status`` is the kernel's wait status, None where it tells none; ``words`` are the cluster's own;
+    ``status`` is the kernel's wait status, None if unknown; ``words`` are the cluster's own;
     ``n_oom_kills_before`` is the last count of kills for memory while it lived, -1 when it is not known;
     ``raylet_end`` says how the raylet of its node ended, empty while that lives.
     """
@@ -135,7 +135,7 @@ def _end(clues: Clues) -> tuple[int, int | None, str]:
 
 
 def _memory(clues: Clues) -> tuple[bool | None, tuple[str, ...]]:
-    """Return whether it was killed for memory, None when nothing tells, with the evidence."""
+    """Return whether it was killed for memory, None if unknown, with the evidence."""
     monitor = _OUT_OF_MEMORY.search(clues.words)
     before, after = clues.n_oom_kills_before, clues.findings.n_oom_kills
     evidence = []

@@ -16,7 +16,7 @@ from core.runtime import LiveCall, Runtime
 class RankOut:
     """A rank that has not answered, ``seconds`` after it was asked.
 
-    ``behind`` is the earlier call of the same group that it is still out with, 0 when there is none: then it is in the
+    ``behind`` is the earlier call of the same group that it has not answered, 0 when there is none: then it is in the
     method, as far as the driver can know.
     """
 

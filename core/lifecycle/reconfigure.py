@@ -182,7 +182,7 @@ def discard(group: GroupState, change: Reconfiguration) -> None:
 def take_back(group: GroupState, change: Reconfiguration, timeout_s: float) -> None:
     """Give those that stay their old ranks again, after ``reconfigure`` failed.
 
-    One that died meanwhile is the group's to deal with, as a death at any other time is. The others are not asked to
+    One that died meanwhile is handled by the group, as a death at any other time is. The others are not asked to
     reconfigure then: they would wait for it, and no call is made on them before the group was restarted.
 
     Raises:
@@ -194,12 +194,12 @@ def take_back(group: GroupState, change: Reconfiguration, timeout_s: float) -> N
     placement = root.pool.placement_now
     rendezvous = before.master_addr, before.master_port
     deadline = time.monotonic() + timeout_s
-    places = {rank: (old, rank_variables(placement, old, rendezvous)) for rank, old in change.kept}
+    ranks_and_variables = {rank: (old, rank_variables(placement, old, rendezvous)) for rank, old in change.kept}
     try:
         for entry in (entries.SET_RANK, entries.RUN):
             submitted = [
                 cluster.submit(change.actors[rank], entry, place if entry == entries.SET_RANK else (_RECONFIGURE,), {})
-                for rank, place in places.items()
+                for rank, place in ranks_and_variables.items()
             ]
             fetch_patiently(cluster, [one.receipt for one in submitted], deadline)
     except WorkerDiedError as error:

@@ -193,13 +193,14 @@ def _saved(root: GroupState, live: LiveWorkers) -> _Saved:
     user_class = root.settings.class_args.user_class
     if state_policy(user_class) is StatePolicy.STATELESS:
         return _Saved(lost="its class says that it has none")
-    saving, anew = savers(user_class), unsaved(user_class)
+    saving, without_hooks = savers(user_class), unsaved(user_class)
     if not saving:
-        return _Saved(lost=f"{' and '.join(anew)} {'have' if len(anew) > 1 else 'has'} no save_state and load_state")
+        names, verb = " and ".join(without_hooks), "have" if len(without_hooks) > 1 else "has"
+        return _Saved(lost=f"{names} {verb} no save_state and load_state")
     survivors = survivors_of(live)
     while survivors:
         try:
-            return _Saved(collect_states(live, saving, survivors, STATE_S), unsaved=anew)
+            return _Saved(collect_states(live, saving, survivors, STATE_S), unsaved=without_hooks)
         except TimeoutError:
             who = ranks_in_words(survivors)
             return _Saved(lost=f"{who} did not save it within {STATE_S:g} s, still in a call")

@@ -250,7 +250,7 @@ class RayResourcePool(ResourcePool):
         self._announce(placement)
 
     def give_way(self, successors: Sequence[RayResourcePool], reason: str) -> None:
-        """End in favour of pools that have the slots now; closing this one lets go of them."""
+        """End in favor of pools that have the slots now; closing this one closes them."""
         self._successors = tuple(successors)
         for pool in successors:
             pool.add_owner(self)

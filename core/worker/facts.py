@@ -1,4 +1,4 @@
-"""What a worker is told by its environment: who it is among the ranks, and what it sees."""
+"""What a worker reads from its environment: its rank and its visible devices."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def visible_devices(environ: Mapping[str, str]) -> str:
     return "not set"
 
 
-def settle_visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what must be added to the environment so that CUDA's key tells the devices on AMD machines too.
+def normalized_visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what must be added to the environment so that CUDA_VISIBLE_DEVICES names the devices on AMD machines too.
 
     Raises:
         UsageError: HIP and CUDA name different devices, or ROCR is set together with one of them.

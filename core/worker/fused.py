@@ -33,7 +33,7 @@ class FusedWorker(Worker):
     podium_roles: ClassVar[Mapping[str, Role]] = {}
 
     def __init__(self) -> None:
-        """Build every role, in the order they were given, then tell each of the others."""
+        """Build every role, in the order they were given, then give each one the others."""
         super().__init__()
         for role, spec in self.podium_roles.items():
             worker = spec.user_class(*spec.args, **spec.kwargs)

@@ -26,7 +26,7 @@ _CLEAN_UP_S = 5.0
 
 
 def is_exit(error: SystemExit) -> bool:
-    """Whether somebody's code raised this, as ``sys.exit`` does; not the cluster, which marks its own."""
+    """Return whether a user's code raised this, as ``sys.exit`` does, and not the cluster, which marks its own."""
     return not vars(error)
 
 
@@ -37,8 +37,8 @@ def exit_code(error: SystemExit) -> int:
     return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
-def said_in_numbers(error: SystemExit) -> SystemExit:
-    """Return ``error`` with a number as its code: the cluster says it of the process. A text goes to the log."""
+def with_exit_code(error: SystemExit) -> SystemExit:
+    """Return ``error`` with a number as its code, for the process's exit status; a text is written to the log."""
     if is_exit(error) and not isinstance(error.code, int):
         if error.code is not None:
             print(error.code, file=sys.stderr, flush=True)
@@ -51,7 +51,7 @@ SHUTDOWN_HOOK = "__ray_shutdown__"
 
 
 def clean_up(workers: Iterable[object], wait_for: Callable[[Any], Any]) -> None:
-    """Do what Python does at the end of a process that nobody kills, and call the shutdown hooks of ``workers`` first.
+    """Do what Python does at the normal end of a process, and call the shutdown hooks of ``workers`` first.
 
     ``wait_for`` is handed what an ``async def`` hook returns. An error in a hook goes to the worker's log.
     """
@@ -81,7 +81,7 @@ def leave_child(error: BaseException | None) -> NoReturn:
     """
     code = 0
     if isinstance(error, SystemExit):
-        code = exit_code(said_in_numbers(error))
+        code = exit_code(with_exit_code(error))
     elif error is not None:
         code = 1
         traceback.print_exception(error)
@@ -99,7 +99,7 @@ async def leave_process(
 
     Calls that are in flight end with it. ``clean_up_here`` is called before, for a few seconds at most.
     """
-    code = exit_code(said_in_numbers(error))
+    code = exit_code(with_exit_code(error))
     group, rank = place
     print(f"{LEAVES} {code}: SystemExit in {group}.{method} on rank {rank}", file=sys.stderr, flush=True)
     threading.Thread(target=_leave, args=(code, clean_up_here), name="podium-leaving", daemon=True).start()

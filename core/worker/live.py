@@ -1,7 +1,7 @@
 """What becomes of a worker's state when its group is given other workers.
 
 A class says so itself, in one of three ways: ``stateless = True``; ``save_state()`` and ``load_state(states)``; or
-``reconfigure()``, for processes that stay and are told their new place. ``ReplicatedState`` has the second ready for
+``reconfigure()``, for processes that stay and get a new rank. ``ReplicatedState`` has the second ready for
 replicated modules and optimizers. A class that says nothing is not changed while it runs: it could lose what it holds.
 """
 
@@ -75,7 +75,7 @@ class ReplicatedState:
         """Take over what rank 0 saved.
 
         Raises:
-            ValueError: Nobody saved anything, or this worker has not the same modules and optimizers.
+            ValueError: There is no saved state, or this worker has other modules or optimizers.
         """
         saved = next((state for state in states if state is not None), None)
         if saved is None:

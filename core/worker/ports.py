@@ -15,8 +15,8 @@ from core.errors import UsageError
 def hold_port(candidates: Iterable[int] = (0,)) -> socket.socket:
     """Bind the first free port of ``candidates`` (0: any) without listening.
 
-    While the socket lives the kernel gives the port to nobody who asks for any, and refuses those who ask for it, but
-    for a listener with SO_REUSEADDR, as ``torch.distributed``'s store is. Two groups can so never get one port.
+    While the socket is open the kernel does not assign the port, and a bind to it fails, except for a listener with
+    SO_REUSEADDR, such as ``torch.distributed``'s store. So two groups can never get the same port.
 
     Raises:
         UsageError: None of the candidates is free.

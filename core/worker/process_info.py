@@ -1,8 +1,8 @@
-"""What a worker's process leaves behind, so that somebody else can tell how it ended and what it does.
+"""What a worker's process provides so that others can find out how it ended and what it is doing.
 
-A process that is not the parent cannot ask for an exit status as a parent can. So each worker says when it is built
-where its log is and what its memory's keeper has counted so far, and lets a signal write its stacks to a file: the
-signal is served by C code, also while the worker is stuck in a call that never returns to Python.
+A process that is not the parent cannot ask for an exit status as a parent can. So each worker reports its log file and
+the kills that its memory cgroup has counted when it is built, and lets a signal write its stacks to a file: the signal
+is served by C code, also while the worker is stuck in a call that never returns to Python.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProcessInfo:
 
 
 def machine() -> str:
-    """Return what tells machines, and containers with pids of their own, apart; empty where nothing does."""
+    """Return an id of the machine, or of the container with its own pids; empty if there is none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -13,17 +13,17 @@ import cloudpickle
 from core.errors import PodiumError, WorkerError, WorkerMethodError, traceback_text
 from core.version import PACKAGE_PATH
 from core.worker.call_header import Header
-from core.worker.leaving import said_in_numbers
+from core.worker.leaving import with_exit_code
 
 
 def wrapped(error: BaseException, place: tuple[str, int], header: Header, started_ns: int) -> BaseException:
-    """Say where a method raised. Podium's own errors and the ends of a process or a task pass as they are.
+    """Return the error with the rank and method that raised; Podium's errors and exits are returned unchanged.
 
     A task was cancelled when its caller did that; a ``CancelledError`` that the method raised is an error as any other.
-    An error of another group's worker, met in a future, does not: this rank is not the one that it tells of.
+    An error of another group's worker, from a future, is wrapped too: it is about another rank than this one.
     """
     if isinstance(error, SystemExit):
-        return said_in_numbers(error)
+        return with_exit_code(error)
     if _is_cancelled(error) or (isinstance(error, PodiumError) and not isinstance(error, WorkerError)):
         return error
     group, rank = place

@@ -100,7 +100,7 @@ class ActorShell:
         return _identity(), _receipt(started_ns)
 
     def _podium_describe(self) -> tuple[tuple[WorkerIdentity, RankFacts], bytes]:
-        """Say who this is and which place it was told, to a driver that found this worker; alone without a place."""
+        """Return this worker's identity and rank facts to a driver that attaches to it; world size 1 without a rank."""
         started_ns = time.monotonic_ns()
         facts = RankFacts.read({"RANK": "0", "WORLD_SIZE": "1", **environ()})
         return (_identity(), facts), _receipt(started_ns)
@@ -113,7 +113,7 @@ class ActorShell:
         """Take another place among the ranks; the class's own ``reconfigure`` is asked next."""
         started_ns = time.monotonic_ns()
         self._podium_take_place(self._podium_place[0], rank, variables)
-        # Read anew from the environment when next asked for.
+        # It is read from the environment again on next use.
         self.__dict__.pop("_rank_facts", None)
         return None, _receipt(started_ns)
 
@@ -123,7 +123,7 @@ class ActorShell:
         self._podium_place = group, rank
 
     def _podium_ping(self) -> tuple[None, bytes]:
-        """Answer at once: the round trip tells how the two clocks lie to each other."""
+        """Return at once: the offset of the two clocks is estimated from the round trip."""
         return None, _receipt(time.monotonic_ns())
 
     def _podium_is_alive(self) -> None:
@@ -142,7 +142,7 @@ class ActorShell:
 
         Raises:
             WorkerMethodError: The method raised.
-            RowIdentityError: It cannot be told which rows of the result are padding.
+            RowIdentityError: The padding rows of the result cannot be identified.
         """
         return self._podium_do(Header.unpack(packed), args, kwargs)
 
@@ -252,7 +252,7 @@ class AsyncActorShell(ActorShell):
         loop = self._podium_loop
         if loop is None or not loop.is_running():
             return asyncio.run(_awaited(awaitable))
-        value, error = asyncio.run_coroutine_threadsafe(_settled(awaitable), loop).result()
+        value, error = asyncio.run_coroutine_threadsafe(_outcome_of(awaitable), loop).result()
         if error is not None:
             raise error
         return value
@@ -265,7 +265,7 @@ def _is_async(worker: object, method: str) -> bool:
         return False  # Where it is called says what is wrong with it.
 
 
-async def _settled(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+async def _outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     """Return a value and no error, or an error: one that is to end a process would else end the loop."""
     try:
         return await awaitable, None

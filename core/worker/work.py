@@ -82,12 +82,12 @@ class Work:
             result, keep = select_rows(result, keep), None
         rows_out = row_count(result) if self.header.trims else None
         n_bytes = payload_bytes(result)
-        said = self.note
+        note = self.note
         if self.header.transport and n_bytes:
-            notes = [said] if said else []
+            notes = [note] if note else []
             with noting(notes):
                 result = kept_here(result, f"{group}.{self.header.method}", self.header.transport)
-            said = "; ".join(notes)
+            note = "; ".join(notes)
         receipt = Receipt(
             started_ns=started_ns,
             finished_ns=finished_ns,
@@ -96,17 +96,17 @@ class Work:
             bytes_out=n_bytes,
             n_padding=self.n_padding,
             keep=keep,
-            note=said,
+            note=note,
         )
         return pack(result) if n_bytes else result, receipt.pack()
 
     def _without_padding_inside(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """Cut the padding rows of the batches in a tuple here: the driver gets one tuple per rank and joins none."""
         cut = []
-        for one in results:
-            is_batch = isinstance(one, (DataProto, TensorDictBase))
-            keep = real_rows(self.given, one, self.n_real, self.n_padding, self.header.method) if is_batch else None
-            cut.append(one if keep is None else select_rows(one, keep))
+        for result in results:
+            is_batch = isinstance(result, (DataProto, TensorDictBase))
+            keep = real_rows(self.given, result, self.n_real, self.n_padding, self.header.method) if is_batch else None
+            cut.append(result if keep is None else select_rows(result, keep))
         # A named tuple keeps its type.
         return results._make(cut) if hasattr(results, "_make") else tuple(cut)
 

@@ -9,12 +9,12 @@ from core.cluster import adopt_environ, environ
 from core.cluster.fetching import node_address
 from core.dispatch import Dispatch, Execute, register
 from core.errors import MissingKeyError, RegistrationError
-from core.worker.facts import PROTECTED_VARIABLES, RankFacts, device_index, settle_visible_devices, visible_devices
+from core.worker.facts import PROTECTED_VARIABLES, RankFacts, device_index, normalized_visible_devices, visible_devices
 from core.worker.ports import keep_port
 
 
 class DispatchCollect(TypedDict):
-    """A worker's places in its meshes: dp rank and whether its result counts, by mesh."""
+    """A worker's registrations in meshes: its dp rank and whether its result counts, by mesh."""
 
     dispatch_dp_rank: dict[str, int]
     collect_dp_rank: dict[str, bool]
@@ -38,14 +38,14 @@ class Worker:
         """
         if cuda_visible_devices is not None and cuda_visible_devices != "not set":
             adopt_environ({"CUDA_VISIBLE_DEVICES": cuda_visible_devices})
-        adopt_environ(settle_visible_devices(environ()))
+        adopt_environ(normalized_visible_devices(environ()))
         if cuda_visible_devices is not None and "LOCAL_RANK" in environ():
             adopt_environ(device_index(environ()))
         self._rank_facts = RankFacts.read(environ())
 
     @classmethod
     def env_keys(cls) -> list[str]:
-        """Return the names of the variables that a worker is told its place by."""
+        """Return the names of the environment variables with a worker's rank and devices."""
         return [*PROTECTED_VARIABLES, "CUDA_VISIBLE_DEVICES"]
 
     @property
@@ -88,7 +88,7 @@ class Worker:
         return visible_devices(environ())
 
     def get_available_master_addr_port(self) -> tuple[str, str]:
-        """Return this node's address and a free port, which this process holds until somebody listens on it."""
+        """Return this node's address and a free port, which this process holds until another socket listens on it."""
         return self._get_node_ip().strip("[]"), str(self._get_free_port())
 
     def get_availale_master_addr_port(self) -> tuple[str, str]:
@@ -102,7 +102,7 @@ class Worker:
 
     @staticmethod
     def _get_free_port() -> int:
-        """Return a free port, which this process holds until somebody listens on it."""
+        """Return a free port, which this process holds until another socket listens on it."""
         return keep_port()
 
     fused_worker_attr_name: ClassVar[str] = "fused_worker_dict"
@@ -128,10 +128,15 @@ class Worker:
         return meshes
 
     def _register_dispatch_collect_info(self, mesh_name: str, dp_rank: int, is_collect: bool) -> None:
-        """Say this worker's place in a mesh, once per mesh.
+        """Register this worker's dp rank in a mesh, once per mesh.
+
+        Args:
+            mesh_name: The name of the mesh.
+            dp_rank: This worker's data parallel rank in it.
+            is_collect: Whether this worker's result is collected.
 
         Raises:
-            RegistrationError: It was said before.
+            RegistrationError: It was registered before.
         """
         if mesh_name in self._meshes:
             raise RegistrationError(f"mesh {mesh_name!r} was registered before, as {self._meshes[mesh_name]}")

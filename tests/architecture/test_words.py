@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -50,17 +52,35 @@ NOT_USED = {
 # Where an old name must be written because it still works.
 ALLOWED = {"app/cli/showing.py": {"i-know"}}
 _PATTERNS = {re.compile(pattern, re.IGNORECASE): word for pattern, word in NOT_USED.items()}
+_ONLY_FOR_USERS = {r"\bdoes not fit\b", r"\bof its own\b", r"\bgo(?:es)? on\b"}
+# What is not written in docstrings and comments either.
+_PROSE = {
+    re.compile(pattern, re.IGNORECASE): word
+    for pattern, word in {
+        **{
+            pattern: word
+            for pattern, word in NOT_USED.items()
+            if pattern.endswith(r"\b") and pattern not in _ONLY_FOR_USERS
+        },
+        r"\bdeal(?:s|t|ing)?\b(?! with)": "shard, split",
+        r"\b(?:told|tells?)\b(?! apart)": "report, show",
+        r"\b(?:landed|landing|lent|lend)\b": "(copied, borrowed)",
+        r"\bledgers?\b": "(the thing's own name)",
+        r"(?:stood|stands?|standing) still": "downtime, blocked",
+        r"(?<!there )\bis no\b(?! longer)": "is not a",
+    }.items()
+}
 
 TEMPLATES = sorted((ROOT / "web/templates").glob("*.html"))
 SCRIPTS = sorted((ROOT / "web/static/js").glob("*.js"))
-CORE_ROOMS = ("cluster", "control", "dispatch", "group", "health", "lifecycle", "pool", "worker")
+CORE = sorted((ROOT / "core").rglob("*.py"))
 # Modules whose texts a user reads.
 MODULES = sorted(
     [
         *(ROOT / "web").glob("*.py"),
         *(ROOT / "app/cli").glob("*.py"),
         *(ROOT / "app/api").rglob("*.py"),
-        *(path for room in CORE_ROOMS for path in (ROOT / "core" / room).glob("*.py")),
+        *CORE,
         ROOT / "app/server.py",
         ROOT / "app/settings.py",
     ]
@@ -98,18 +118,30 @@ def texts_of_module(path: Path) -> Iterator[str]:
             yield from [node.value] if " " in node.value.strip() else []
 
 
+def prose_of_module(path: Path) -> Iterator[str]:
+    """Yield what a developer reads in a module: its comments and its docstrings."""
+    source = path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        # A docstring, also one below an attribute.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
 def texts_of_document(path: Path) -> Iterator[str]:
     """Yield a document without its code."""
     yield re.sub(r"```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def found_in(path: Path, texts: Iterator[str]) -> list[str]:
+def found_in(path: Path, texts: Iterator[str], patterns: Mapping[re.Pattern[str], str] = _PATTERNS) -> list[str]:
     """Return the words not used in ``texts``, each with what is written in its place."""
     allowed = ALLOWED.get(path.relative_to(ROOT).as_posix(), set())
     return [
         f"{hit.group()!r} (write: {word}) in: {text.strip()[max(hit.start() - 40, 0) : hit.end() + 40]!r}"
         for text in texts
-        for pattern, word in _PATTERNS.items()
+        for pattern, word in patterns.items()
         if (hit := pattern.search(text.strip())) and hit.group() not in allowed
     ]
 
@@ -138,6 +170,11 @@ def test_a_user_reads_the_usual_terms(path: Path, read: object) -> None:
     assert found_in(path, read(path)) == []
 
 
+@pytest.mark.parametrize("path", CORE, ids=[path.relative_to(ROOT).as_posix() for path in CORE])
+def test_docstrings_and_comments_of_core_use_the_usual_terms(path: Path) -> None:
+    assert found_in(path, prose_of_module(path), _PROSE) == []
+
+
 def test_the_help_of_every_command_uses_the_usual_terms() -> None:
     texts = list(texts_of_help(get_command(program())))
     assert len(texts) > 50
@@ -153,6 +190,8 @@ def test_the_help_of_every_command_uses_the_usual_terms() -> None:
         ("a.js", "say(node, `${x} stood still`);", texts_of_script),
         ("a.py", 'HELP = f"{x} is no number"', texts_of_module),
         ("a.md", "Where everything sits.", texts_of_document),
+        ("a.py", 'LIMIT = 3\n"""Nothing is dealt."""', prose_of_module),
+        ("a.py", "LIMIT = 3  # the crew", prose_of_module),
     ],
 )
 def test_a_word_that_is_not_used_is_found_in_each_kind_of_file(

@@ -44,7 +44,7 @@ from core.controller import Controller
 from core.errors import PoolSpecError, RegistrationError, UsageError
 from core.runtime import Runtime
 from core.testing import local_controller
-from core.worker.facts import settle_visible_devices, visible_devices
+from core.worker.facts import normalized_visible_devices, visible_devices
 from tests.group_workers import Async, Rows
 
 INFER = make_nd_compute_dataproto_dispatch_fn("infer")
@@ -368,7 +368,7 @@ def test_profile_steps_run_workers_on_gpus_under_nsight_with_the_options_given(n
     ],
 )
 def test_visible_devices_have_their_own_keys_and_hip_is_told_as_cuda_too(given: dict[str, str], told: str) -> None:
-    settled = {**given, **settle_visible_devices(given)}
+    settled = {**given, **normalized_visible_devices(given)}
     assert visible_devices(settled) == told
     assert settled.get("CUDA_VISIBLE_DEVICES") == given.get("HIP_VISIBLE_DEVICES", given.get("CUDA_VISIBLE_DEVICES"))
 
@@ -376,9 +376,9 @@ def test_visible_devices_have_their_own_keys_and_hip_is_told_as_cuda_too(given: 
 @pytest.mark.parametrize("other", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
 def test_visible_devices_that_contradict_each_other_are_refused(other: str) -> None:
     with pytest.raises(UsageError, match="ROCR_VISIBLE_DEVICES=0 is set together"):
-        settle_visible_devices({"ROCR_VISIBLE_DEVICES": "0", other: "0"})
+        normalized_visible_devices({"ROCR_VISIBLE_DEVICES": "0", other: "0"})
     with pytest.raises(UsageError, match="differ"):
-        settle_visible_devices({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"})
+        normalized_visible_devices({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"})
 
 
 class Outer(Worker):

@@ -1,4 +1,4 @@
-"""The controller: steps, the current runtime, and what comes too late."""
+"""The controller: steps, the current runtime, and what was called too late."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Steering(Worker):
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("steps", "steps is"), ("resize", "Resize of"), ("pause", "Pause of"), ("submit", "Resize of")]
+    ("what", "said"), [("steps", "steps"), ("resize", "Resize of"), ("pause", "Pause of"), ("submit", "Resize of")]
 )
 def test_a_worker_that_shares_the_drivers_process_does_not_steer_it(local: Local, what: str, said: str) -> None:
     group = RayWorkerGroup(RayResourcePool([1], name_prefix="pool"), RayClassWithInitArgs(Steering))
-    with pytest.raises(UsageError, match=rf"{said}.* the driver's: a worker on the local cluster"):
+    with pytest.raises(UsageError, match=rf"{said}.* can only be called by the driver: a worker on the local cluster"):
         group.take(what)
     assert local[1].of(StepStarted) == []
     assert local[0].plane.operations() == ()
@@ -133,7 +133,7 @@ def test_a_controller_is_current_inside_its_block_and_the_one_before_again_behin
 def test_settings_of_ray_come_too_late_once_the_cluster_is_in_use(local: Local) -> None:
     core.init(num_cpus=4)
     RayResourcePool([1]).get_placement_groups()
-    with pytest.raises(UsageError, match="comes too late"):
+    with pytest.raises(UsageError, match="was called too late"):
         core.init(num_cpus=8)
     assert runtimes.ray_options.num_cpus == 4
     runtimes.ray_options.num_cpus = None

@@ -161,6 +161,8 @@ def test_init_twice_with_equal_settings_is_accepted_and_with_others_refused_with
     group_of(Leaver)
     assert core.init(num_cpus=4, num_gpus=2, log_to_driver=False) is first
     assert core.init(num_cpus=4) is first is Controller.current()
-    with pytest.raises(UsageError, match=r"num_cpus=8, namespace='other'\) comes too late.*num_cpus=4, no namespace"):
+    with pytest.raises(
+        UsageError, match=r"num_cpus=8, namespace='other'\) was called too late.*num_cpus=4, no namespace"
+    ):
         core.init(num_cpus=8, num_gpus=2, namespace="other")
     assert settings.options == {"log_to_driver": False}
