@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from core.events.facts import Event
-from core.events.traits import Standing, Subject, traits_of
+from core.events.traits import STANDING, Standing, Subject
 
 _log = logging.getLogger("podium.events")
 
@@ -79,7 +79,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Deliver ``event`` to every observer, on the caller's thread."""
-        kept = traits_of(type(event)).standing
+        kept = STANDING.get(type(event))
         if kept is not None:
             with self._lock:
                 _keep(self._standing, event, kept)

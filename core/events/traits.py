@@ -44,6 +44,8 @@ class EventTraits:
 
 _PLAIN = EventTraits()
 _TRAITS: dict[type, EventTraits] = {}
+STANDING: dict[type, Standing] = {}
+"""The classes whose events are kept: the bus looks here once for every event."""
 
 
 def event_class(
@@ -54,6 +56,8 @@ def event_class(
 
     def mark(kind: type[T]) -> type[T]:
         _TRAITS[kind] = traits
+        if standing is not None:
+            STANDING[kind] = standing
         return kind
 
     return mark

@@ -24,7 +24,7 @@ from core.events import (
     event_classes,
     traits_of,
 )
-from core.events.traits import _TRAITS
+from core.events.traits import _TRAITS, STANDING
 from core.testing import RecordingObserver
 
 POOL = PoolCreated(1, "pool", (2,), (), 1, "active", True, 10)
@@ -131,6 +131,7 @@ def test_an_event_class_says_itself_how_it_is_kept() -> None:
         assert not traits_of(DiskFull).ends
     finally:
         _TRAITS.pop(DiskFull)
+        STANDING.pop(DiskFull)
 
 
 def test_what_ends_something_and_what_is_urgent_is_said_by_the_events() -> None:
