@@ -17,7 +17,7 @@ from core.runtime import Runtime, connect_to_ray
 from core.testing import RecordingObserver, local_controller
 from tests.longest_first import turn
 from tests.processes import reset_signals
-from tests.warm_workers import ray_starts_with
+from tests.warm_workers import ray_starts_with, warm_python
 
 reset_signals()
 
@@ -53,9 +53,13 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def ray_python() -> str:
-    """The interpreter that ``ray_runtime`` starts its processes with; ``warm_python`` forks workers from a warm one."""
-    return sys.executable
+def ray_python(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The interpreter that ``ray_runtime`` starts its processes with: Ray's own choice, or as ``warm_workers`` says."""
+    if request.node.get_closest_marker("warm_workers") is None:
+        yield sys.executable
+        return
+    with warm_python() as command:
+        yield command
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ anything. Here the command that Ray starts workers with is this file: it hands i
 to a process that has all of it imported, and that forks. What comes of it is a process of its own, as Ray's are, that
 registers with Ray, can be killed, and shares nothing but memory pages that nobody writes to.
 
-``with warm_workers(): ray.init(...)``, and ``ray.shutdown()`` before the end of the block. A module that uses the
-fixture ``ray_runtime`` overrides ``ray_python`` with ``warm_python``.
+``with warm_workers(): ray.init(...)``, and ``ray.shutdown()`` before the end of the block. The mark
+``warm_workers`` of a module has the fixture ``ray_runtime`` do so.
 """
 
 from __future__ import annotations

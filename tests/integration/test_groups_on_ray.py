@@ -46,7 +46,7 @@ from core.testing import RecordingObserver
 from tests.group_workers import AsyncRing, Faulty, Ring, Rows
 from tests.unit.test_errors import TREE, sample
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.warm_workers]
 
 RemoteAsyncRing = ray.remote(AsyncRing)
 """``AsyncRing`` as drivers of this field write it, wrapped before Ray is started."""
@@ -189,11 +189,6 @@ def test_local_rank_device_is_an_index_into_the_devices_that_a_worker_sees(
     assert {one["LOCAL_RANK"] for one in rings[index].environment()} == {"0"}
     on_node = rings[index].execute_all_sync("execute_with_func_generator", lambda worker: worker.local_rank_on_node)
     assert on_node == list(range(8))
-
-
-def test_local_rank_device_of_workers_without_devices_is_the_rank_on_the_node(two: RayResourcePool) -> None:
-    with RayWorkerGroup(two, RayClassWithInitArgs(Ring)) as group:
-        assert [(one["LOCAL_RANK"], one["RAY_LOCAL_RANK"]) for one in group.environment()] == [("0", "0"), ("1", "1")]
 
 
 def _given_devices(worker: Ring) -> str:

@@ -17,7 +17,7 @@ from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.live_workers import RingLearner
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.warm_workers]
 
 Watched = tuple[Runtime, RecordingObserver]
 

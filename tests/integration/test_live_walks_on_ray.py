@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,9 +25,8 @@ from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.live_walk import Walk, eventually
 from tests.live_workers import Plain, Ring, Stateless, Staying
-from tests.warm_workers import warm_python
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.warm_workers]
 
 _SEEDS = range(int(os.environ.get("PODIUM_LIVE_FIRST", "0")), int(os.environ.get("PODIUM_LIVE_SEQUENCES", "0")))
 _KINDS: dict[str, type[Plain]] = {"counting": Ring, "stateless": Stateless, "staying": Staying}
@@ -92,13 +91,6 @@ def _fields_of(pid: int) -> dict[str, str]:
         return {}
     fields = rest.split()
     return {"name": name.partition("(")[2], "state": fields[0], "began": fields[19]}
-
-
-@pytest.fixture(scope="module")
-def ray_python() -> Iterator[str]:
-    """Workers that need not import torch: a walk starts ten of them or more."""
-    with warm_python() as command:
-        yield command
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from core import (
 from core.errors import PlacementError, PoolSpecError
 from core.runtime import Runtime
 from tests.ray_nodes import nodes_of_ray
+from tests.warm_workers import warm_workers
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
@@ -35,12 +36,12 @@ class Placed(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def place(self) -> tuple[int, int, int, int, str, str]:
-        """Return rank, world size, local rank, local world size, the rendezvous' address and the visible devices."""
+        """Return rank, world size, rank on the node, local world size, the rendezvous' address and the visible devices."""
         facts = self._facts
         return (
             self.rank,
             self.world_size,
-            facts.local_rank,
+            facts.local_rank_on_node,
             facts.local_world_size,
             facts.master_addr,
             self.get_cuda_visible_devices(),
@@ -55,7 +56,7 @@ def runtime() -> Iterator[Runtime]:
     """A runtime on a Ray of two nodes."""
     head = {"num_cpus": 2, "num_gpus": 1, "node_ip_address": SMALL}
     others = [{"num_cpus": 6, "num_gpus": 3, "node_ip_address": LARGE}]
-    with nodes_of_ray(head, others) as nodes:
+    with warm_workers(), nodes_of_ray(head, others) as nodes:
         yield nodes.runtime
 
 

@@ -21,7 +21,7 @@ from core.runtime import Runtime
 from core.testing import RecordingObserver
 from tests.group_workers import Rows
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.warm_workers]
 
 Watched = tuple[Runtime, RecordingObserver]
 
