@@ -36,7 +36,7 @@ class Placed(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def place(self) -> tuple[int, int, int, int, str, str]:
-        """Return rank, world size, rank on the node, local world size, the rendezvous' address and the visible devices."""
+        """Return rank, world size, both on the node, the address of the rendezvous and the visible devices."""
         facts = self._facts
         return (
             self.rank,
