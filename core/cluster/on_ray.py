@@ -25,7 +25,7 @@ from core.cluster import ray_names
 from core.cluster.base import Outcome, Placement, Ref, ReserveRequest, SpawnRequest, StoreRoom, Submitted
 from core.cluster.forks import forked_from, noting_hooks, watch_forks
 from core.cluster.processes import children, end_after_me, end_children, keep_sigterm_handler, let_live
-from core.cluster.ray_address import LOCAL, cannot_be_joined, wanted_address
+from core.cluster.ray_address import LOCAL, cannot_be_joined, cannot_be_started, wanted_address
 from core.cluster.ray_errors import unread_in
 from core.cluster.ray_options import actor_options, offers_directly, two_return_entries
 from core.cluster.ray_placement import placement_of, reservations_of, rooms_of
@@ -72,7 +72,12 @@ class RayCluster:
         quiet = {"include_dashboard": False, "logging_level": logging.WARNING}
         with noting_hooks(), keep_sigterm_handler():
             if address == LOCAL:
-                ray.init(address=address, **{**quiet, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
+                try:
+                    ray.init(address=address, **{**quiet, "num_cpus": num_cpus, "num_gpus": num_gpus, **options})
+                except OSError as error:
+                    if (too_deep := cannot_be_started(error)) is not None:
+                        raise too_deep from error
+                    raise
                 return cls(started_here=True)
             try:
                 ray.init(address=address, **{"log_to_driver": True, **options})

@@ -48,3 +48,14 @@ def cannot_be_joined(address: str, error: Exception) -> ClusterUnreachableError:
         f"must be on one of its nodes; with RAY_ADDRESS=local Podium starts Ray here",
         address=address,
     )
+
+
+def cannot_be_started(error: OSError) -> ClusterUnreachableError | None:
+    """Return the error for a Ray whose sockets' paths are too long, None for any other reason."""
+    if "AF_UNIX path length" not in str(error):
+        return None
+    return ClusterUnreachableError(
+        f"Ray cannot be started here: its temporary folder is too deep ({error}); "
+        "set RAY_TMPDIR=/tmp, or pass a short `_temp_dir` to core.init",
+        address=LOCAL,
+    )
