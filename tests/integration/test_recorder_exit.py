@@ -20,15 +20,15 @@ pytestmark = pytest.mark.integration
 
 # Both scripts run in one interpreter after another: importing torch takes seconds.
 SCRIPT = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from app.recorder import start_run
 from core.events import Notice
 folder = Path(sys.argv[1])
 pid = os.fork()
 name = "failing" if pid == 0 else "ending"
-recorder = start_run(folder, name=name, script="x.py", started_ns=10**18, podium_version="1", ray_version="")
-recorder.observe(Notice(10**18, "info", "hello from " + name))
+recorder = start_run(folder, name=name, script="x.py", started_ns=time.time_ns(), podium_version="1", ray_version="")
+recorder.observe(Notice(time.time_ns(), "info", "hello from " + name))
 if pid == 0:
     raise ValueError("on purpose")
 os.waitpid(pid, 0)
@@ -48,12 +48,12 @@ def test_a_script_that_ends_and_one_that_raises_are_both_closed_and_told_apart(t
 
 
 ABORTED = """
-import os, sys, threading
+import os, sys, threading, time
 from pathlib import Path
 from app.recorder import start_run
 from core.events import Notice
-recorder = start_run(Path(sys.argv[1]), name="x", script="x.py", started_ns=10**18, podium_version="1", ray_version="")
-recorder.observe(Notice(10**18, "info", "the last word"))
+recorder = start_run(Path(sys.argv[1]), name="x", script="x.py", started_ns=time.time_ns(), podium_version="1", ray_version="")
+recorder.observe(Notice(time.time_ns(), "info", "the last word"))
 recorder.flush()
 if os.fork() == 0:
     os.abort()

@@ -174,7 +174,7 @@ def test_of_two_at_once_one_wins_and_the_other_sees_who_changed_what(driver: Dri
 
 def test_who_split_a_pool_is_told_to_who_still_meant_the_whole(driver: Driver) -> None:
     assert driver.settle(driver.client.split("all", PARTS)).succeeded
-    with pytest.raises(StaleGenerationError, match="pool all is gone: control did a split since") as gone:
+    with pytest.raises(StaleGenerationError, match="pool all no longer exists: split by control") as gone:
         driver.client.resize("all", [2], generation=1)
     assert gone.value.last_change["after"] == "train [2], sample [2]"
 
