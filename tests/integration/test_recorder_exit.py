@@ -52,7 +52,8 @@ import os, sys, threading, time
 from pathlib import Path
 from app.recorder import start_run
 from core.events import Notice
-recorder = start_run(Path(sys.argv[1]), name="x", script="x.py", started_ns=time.time_ns(), podium_version="1", ray_version="")
+folder = Path(sys.argv[1])
+recorder = start_run(folder, name="x", script="x.py", started_ns=time.time_ns(), podium_version="1", ray_version="")
 recorder.observe(Notice(time.time_ns(), "info", "the last word"))
 recorder.flush()
 if os.fork() == 0:
