@@ -12,6 +12,7 @@ from app.store.codes import RUNNING, STATUSES
 from app.store.read_entities import events_query
 from app.store.read_heat import heat_from_rolls, heat_from_spans
 from app.store.row_query import RowQuery, ms
+from app.store.texts import NAME
 from app.store.windows import (
     MAX_RAW_SPANS,
     N_BEFORE,
@@ -137,7 +138,10 @@ def _steps_between(connection: sqlite3.Connection, from_ns: int | None, to_ns: i
 def _methods(connection: sqlite3.Connection) -> tuple[dict[int, int], tuple[str, ...]]:
     """Return the place of each method's name, and the names; the last one stands for methods nobody announced."""
     rows = connection.execute(
-        "SELECT m.id, g.name || '.' || m.name FROM method m JOIN worker_group g ON g.id = m.group_id ORDER BY m.id"
+        # An export has the name once per span.
+        "SELECT m.id, substr(g.name || '.' || m.name, 1, ?) FROM method m JOIN worker_group g ON g.id = m.group_id "
+        "ORDER BY m.id",
+        (2 * NAME,),
     ).fetchall()
     places = {method_id: place for place, (method_id, _) in enumerate(rows)}
     return defaultdict(lambda: len(rows), places), (*(name for _, name in rows), "unknown")

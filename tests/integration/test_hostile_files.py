@@ -146,6 +146,14 @@ def test_times_and_counts_of_no_run_are_refused_in_words(script: str, why: str, 
         reader.overview()
 
 
+def test_a_long_name_of_a_method_is_short_in_a_trace_which_has_it_once_per_span(path: Path) -> None:
+    change(path, "UPDATE method SET name = hex(zeroblob(500000))")
+    with contextlib.closing(Reader(path, deadline_s=5)) as reader:
+        found = reader.spans(None, None)
+    assert found is not None
+    assert max(map(len, found.methods)) == 400
+
+
 def test_a_rank_that_no_trace_can_number_is_refused(path: Path) -> None:
     change(path, "UPDATE lane SET rank = 4611686018427387904 WHERE rank = 0")
     with contextlib.closing(Reader(path, deadline_s=5)) as reader, pytest.raises(RunFileError, match="rank 46116860"):
