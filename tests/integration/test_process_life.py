@@ -23,7 +23,7 @@ from core.errors import ClusterUnreachableError, WorkerDiedError, WorkerMethodEr
 from core.health.evidence import process_state
 from core.runtime import Runtime
 from core.testing import RecordingObserver
-from tests.life_workers import AsyncLeaver, AsyncTidy, Forks, Leaver, Loops, Stuck, Tidy, ended_by_exit
+from tests.life_workers import AsyncLeaver, AsyncTidy, Forks, Leaver, Loops, Stuck, Tidy
 
 pytestmark = pytest.mark.integration
 
@@ -205,7 +205,7 @@ def test_fork_after_start_works_in_driver_and_workers_and_a_childs_end_touches_n
         x = (torch.arange(128) % 8).float().unsqueeze(1).expand(128, 8192).contiguous()
         assert set(group.load(DataProto.from_dict(tensors={"x": x})).batch["total"].tolist()) == {1835008.0}
         assert group.fork_and_leave() == [7, 7]
-        assert ended_by_exit(0) == 0
+        # Not from here: pytest catches the exit of a child that this process forks, and runs on in it.
         assert group.add(n_calls) == [1, 1]
 
 
