@@ -73,7 +73,9 @@ def _pack(value: Any, memo: dict[int, Any]) -> Any:
     if id(value) in memo:
         return memo[id(value)]
     if is_list_rows(value):
-        packed = memo[id(value)] = _pack_objects(one_axis(value), memo)
+        rows = one_axis(value)
+        _keep(rows, memo)
+        packed = memo[id(value)] = _pack_objects(rows, memo)
         return packed
     is_array = kind is np.ndarray or kind is np.memmap or kind is ListRows
     if is_array and value.dtype == object:
@@ -125,8 +127,14 @@ def _pack_instance(value: Any, memo: dict[int, Any]) -> Any:
     if make.__name__ != "__newobj__" or any(more is not None for more in items):
         return value
     instance = memo[id(value)] = _Instance()
+    _keep(state, memo)
     instance.fill(content, _pack(state, memo))
     return instance
+
+
+def _keep(made: Any, memo: dict[int, Any]) -> None:
+    """Keep a value that was made on the way as long as ``memo``, where another one could be found under its id."""
+    memo.setdefault(id(memo), []).append(made)
 
 
 def _new(kind: type[Any], *args: Any) -> Any:

@@ -139,9 +139,9 @@ def test_each_generation_of_a_pool_is_there_with_its_slots_and_its_operation(rea
     assert [slot.node for slot in second.slots] == ["10.0.0.1", "10.0.0.2"]
 
 
-def test_an_operation_tells_its_plan_its_wait_and_its_stand_still(reader: Reader) -> None:
+def test_an_operation_tells_its_plan_its_wait_and_its_downtime(reader: Reader) -> None:
     (operation,) = reader.operations(5, None)
-    assert (operation.plan, operation.safe_point_ms, operation.downtime_ms) == ('{"moves": 2}', 6.0, 2.0)
+    assert (operation.plan, operation.safe_point_ms, operation.downtime_ms) == ({"moves": 2}, 6.0, 2.0)
     (entry,) = reader.audit_entries(5, None)
     assert (entry.actor, entry.operation_id) == ("ada", "op1")
 

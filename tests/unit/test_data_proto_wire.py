@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import pickletools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -380,3 +381,21 @@ def test_a_single_row_of_a_strided_view_travels_compares_and_is_joined(dtype: to
     large = random_tensor((1 << 20,), dtype)
     joined = DataProto.concat([DataProto.from_dict({"x": one}), DataProto.from_dict({"x": large})])
     assert bits(joined.batch["x"]) == bits(one) + bits(large)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A result with slots, whose state is a list made for the pickle."""
+
+    tokens: list[int]
+    reward: float
+
+
+def test_many_dataclasses_and_nested_lists_travel_each_with_its_own_values() -> None:
+    samples = [Sample([number, number + 1], number / 2) for number in range(300)]
+    assert pickle.loads(pickle.dumps(pack(samples))) == samples
+    rows = [[[number, str(number)], [-number, {"n": number}]] for number in range(300)]
+    batch = DataProto.from_dict(non_tensors={"rows": rows, "samples": samples})
+    back = pickle.loads(pickle.dumps(batch))
+    assert back.non_tensor_batch["rows"].tolist() == rows
+    assert list(back.non_tensor_batch["samples"]) == samples
