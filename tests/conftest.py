@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -60,6 +61,16 @@ def ray_python(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with warm_python() as command:
         yield command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_ray_of_another_module() -> None:
+    """End a Ray that an earlier module left in this process, with its SIGTERM handler."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+    if (getattr(signal.getsignal(signal.SIGTERM), "__module__", "") or "").startswith("ray."):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
