@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,18 +57,21 @@ class _Request(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Pass a request on."""
-        upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=30)
-        upstream.request("GET", self.path, headers=dict(self.headers))
-        answer = upstream.getresponse()
-        if self.path.endswith("/stream"):
-            self._keep(answer, upstream.sock)
-        else:
-            body = answer.read()
-            self._begin(answer)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-        upstream.close()
+        # A browser that has left its page raises ConnectionError here at any write.
+        with (
+            suppress(ConnectionError),
+            closing(http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=30)) as upstream,
+        ):
+            upstream.request("GET", self.path, headers=dict(self.headers))
+            with upstream.getresponse() as answer:
+                if self.path.endswith("/stream"):
+                    self._keep(answer, upstream.sock)
+                    return
+                body = answer.read()
+                self._begin(answer)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
     def _begin(self, answer: http.client.HTTPResponse) -> None:
         self.send_response(answer.status)

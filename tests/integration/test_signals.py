@@ -30,8 +30,8 @@ BLOCKED = [sys.executable, "-c", _BLOCKS]
 SLEEPS = "import time\nprint('working', flush=True)\ntime.sleep(60)\n"
 CLEANS_UP = """
 import time
-print('working', flush=True)
 try:
+    print('working', flush=True)
     time.sleep(60)
 finally:
     print('cleaning up', flush=True)
