@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from web.frame import Content, Frame
 from web.operations import OperationRow, operation_rows
@@ -13,6 +16,10 @@ from web.source import RunSource
 N_HISTORY = 100
 _CHANGES = frozenset({"resize", "split", "merge", "move"})
 _N_IN_FLIGHT = 200
+_MOST_CELLS = 20_000
+"""Of the map's pools times its nodes: a file names as many of both as it likes."""
+
+_Of = TypeVar("_Of", Worker, PoolGeneration, CallInFlight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +56,15 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True)
 class PoolMap:
-    """The pools that live, or that lived last. ``nodes`` are the columns, ``groups`` the colours in order."""
+    """The pools that live, or that lived last. ``nodes`` are the columns, ``groups`` the colours in order.
+
+    ``n_more`` pools have no row, because the map would have too many cells.
+    """
 
     nodes: tuple[str, ...]
     rows: tuple[PoolRow, ...]
     groups: tuple[str, ...]
+    n_more: int = 0
 
     def n_cells(self, state: str) -> int:
         """Return how many slots are in a state."""
@@ -110,34 +121,39 @@ def pool_map(
 ) -> PoolMap:
     """Return the map of ``pools``."""
     newest = {(worker.group, worker.rank): worker for worker in workers}
-    own = {pool.name: tuple(one for one in generations if one.pool == pool.name) for pool in pools}
+    own = _by_pool(generations)
+    waiting = _by_pool(in_flight)
+    seen = {name: sorted({worker.group for worker in held}) for name, held in _by_pool(newest.values()).items()}
     # A closed pool has no groups any more; its last workers show which it had.
-    last = {pool.name: _groups(pool, newest) for pool in pools}
-    slots = {pool.name: _slots(pool, last[pool.name], own[pool.name], newest) for pool in pools}
+    last = {p.name: p.groups if p.groups or p.state != "closed" else tuple(seen.get(p.name, ())) for p in pools}
+    slots = {pool.name: _slots(pool, last[pool.name], own.get(pool.name, []), newest) for pool in pools}
     nodes = tuple(sorted({slot.node for held in slots.values() for slot in held}, key=_natural))
     groups = tuple(sorted({group for names in last.values() for group in names}))
+    colours = {group: number for number, group in enumerate(groups)}
+    drawn = pools[: max(1, _MOST_CELLS // max(1, len(nodes)))]
     rows = tuple(
         PoolRow(
             pool=pool,
-            columns=_columns(pool, last[pool.name], slots[pool.name], nodes, newest, groups),
-            generations=own[pool.name][::-1],
-            in_flight=tuple(call for call in in_flight if call.pool == pool.name),
+            columns=_columns(pool, last[pool.name], slots[pool.name], nodes, newest, colours),
+            generations=tuple(own.get(pool.name, [])[::-1]),
+            in_flight=tuple(waiting.get(pool.name, ())),
         )
-        for pool in pools
+        for pool in drawn
     )
-    return PoolMap(nodes, rows, groups)
+    return PoolMap(nodes, rows, groups, len(pools) - len(drawn))
 
 
-def _groups(pool: Pool, newest: dict[tuple[str, int], Worker]) -> tuple[str, ...]:
-    if pool.groups or pool.state != "closed":
-        return pool.groups
-    return tuple(sorted({worker.group for worker in newest.values() if worker.pool == pool.name}))
+def _by_pool(rows: Iterable[_Of]) -> dict[str, list[_Of]]:
+    found: dict[str, list[_Of]] = defaultdict(list)
+    for row in rows:
+        found[row.pool].append(row)
+    return found
 
 
 def _slots(
     pool: Pool,
     groups: tuple[str, ...],
-    generations: tuple[PoolGeneration, ...],
+    generations: list[PoolGeneration],
     newest: dict[tuple[str, int], Worker],
 ) -> tuple[Slot, ...]:
     """Return the pool's slots; where none are recorded yet, they are derived from its shape and its workers."""
@@ -160,13 +176,13 @@ def _columns(
     slots: tuple[Slot, ...],
     nodes: tuple[str, ...],
     newest: dict[tuple[str, int], Worker],
-    groups: tuple[str, ...],
+    colours: dict[str, int],
 ) -> tuple[tuple[Cell, ...], ...]:
     by_node: dict[str, list[Cell]] = {node: [] for node in nodes}
     for slot in slots:
         here = [newest[group, slot.index] for group in own if (group, slot.index) in newest]
         shown = [w for w in here if w.pool == pool.name and (w.state != "ended" or pool.state == "closed")]
-        occupants = tuple(Occupant(w, groups.index(w.group)) for w in shown)
+        occupants = tuple(Occupant(w, colours[w.group]) for w in shown)
         by_node[slot.node].append(Cell(slot, _cell_state(occupants), occupants))
     return tuple(tuple(by_node[node]) for node in nodes)
 

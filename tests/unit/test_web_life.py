@@ -421,3 +421,13 @@ def test_time_spent_on_padding_is_its_share_of_what_the_ranks_were_waited_for() 
     data = padding.method_data(total, n_ranks=4)
     assert (data.padding_share, data.wasted_ms, data.out_mib_per_s) == (0.25, 1000.0, 2.0)
     assert padding.method_data(replace(total, rows=0, padding_rows=0, bytes_out=0), 4).out_mib_per_s is None
+
+
+def test_a_file_with_thousands_of_pools_and_nodes_gets_a_map_of_bounded_size() -> None:
+    pools = tuple(Pool(f"p{i}", "active", 1, (1,), 1, (f"g{i}",)) for i in range(2_000))
+    made = tuple(PoolGeneration(f"p{i}", 1, 0.0, (1,), (Slot(0, f"n{i}", 0),)) for i in range(2_000))
+    found = pool_map.pool_map(pools, (), made, ())
+    assert len(found.nodes) == 2_000
+    assert sum(len(row.columns) for row in found.rows) == 20_000
+    assert (len(found.rows), found.n_more) == (10, 1_990)
+    assert [cell.slot.node for cell in found.rows[9].cells] == ["n9"]
