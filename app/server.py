@@ -24,6 +24,7 @@ from types import TracebackType
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from app.api import Tokens, create_app, hub_of
 from app.api.audit import OperationAudit
@@ -62,7 +63,7 @@ class WebServer:
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-        self._app: FastAPI | None = None
+        self._app: ASGIApp | None = None
         self._stopped = False
 
     def bind(self) -> ServerSettings:
@@ -86,7 +87,7 @@ class WebServer:
         if self._socket is not None:
             self._socket.close()
 
-    def start(self, app: FastAPI) -> None:
+    def start(self, app: ASGIApp) -> None:
         """Serve ``app`` from now on.
 
         Raises:
@@ -120,7 +121,7 @@ class WebServer:
 
     def stop(self) -> None:
         """End every stream, then the server; waits a bounded time and may be called twice."""
-        if self._app is not None:
+        if isinstance(self._app, FastAPI):
             hub_of(self._app).stop()
         if self._server is not None:
             self._server.should_exit = True

@@ -61,7 +61,7 @@ class ServerSettings:
     ``allowed_hosts`` are further ``Host`` values, each with its port unless that is 80: for a tunnel or a proxy.
     ``open_to_network`` is what ``--allow-remote`` sets. With ``uds`` the server listens on that unix socket only.
     ``root_path`` is the path under which a proxy shows the server, such as "/podium". ``metrics_open`` lets
-    ``/metrics`` be read without a token.
+    ``/metrics`` be read without a token. ``home`` is the URL of a list of runs that this server is one of.
 
     Raises:
         SettingsError: The host is not loopback and ``open_to_network`` is not set, or the port, the socket or the root
@@ -76,6 +76,7 @@ class ServerSettings:
     uds: str = ""
     root_path: str = ""
     metrics_open: bool = False
+    home: str = ""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,8 @@ class Frame:
     ``page`` is the name of the page, such as overview or pools; ``params`` are the URL's query. ``live`` says that the
     run is still going on and ``/api/v1/stream`` is open; ``controllable`` that this reader may change the pools, with
     ``csrf`` as proof; else ``control_hint`` says which flag turns control on. ``asset_version`` changes with the files.
-    ``root`` is the path the app is mounted at, without a slash at its end. ``parts_only`` leaves out what a page that
+    ``root`` is the path the app is mounted at, without a slash at its end; ``home`` is the URL of the list of runs, if
+    this is one of several. ``parts_only`` leaves out what a page that
     follows the run has already: navigation, help and scripts. ``in_flight`` asks the driver itself for its calls in
     flight; it is None where only the file is there to ask.
     """
@@ -34,6 +35,7 @@ class Frame:
     plotly_url: str = ""
     control_hint: str = "Read-only."
     root: str = ""
+    home: str = ""
     parts_only: bool = False
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None
 

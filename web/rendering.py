@@ -60,6 +60,13 @@ def render_plan(plan: Mapping[str, object]) -> str:
     return _ENVIRONMENT.get_template("plan_preview.html").render(plan=view)
 
 
+def render_home(frame: Frame, content: Content, folder: str, url_of: Callable[..., str]) -> str:
+    """Return the list of the runs in ``folder``; ``url_of`` returns the URL of a run file's page."""
+    return _ENVIRONMENT.get_template("home.html").render(
+        frame=frame, pages=(), run=None, recorder=None, folder=folder, url_of=url_of, **content
+    )
+
+
 def render_problem(frame: Frame, status: int, title: str, detail: str = "", trace_id: str = "") -> str:
     """Return the page that says what went wrong; it asks nothing of the run, so that it can always be shown."""
     return _ENVIRONMENT.get_template("problem.html").render(

@@ -16,7 +16,7 @@ from app.api.documents import PROBLEM_SCHEMAS
 from app.api.guard import Guard
 from app.api.idempotency import IdempotencyKeys
 from app.api.limits import ReadPool, Recent, Seats
-from app.api.problems import install_problem_handlers
+from app.api.problems import HtmlProblem, install_problem_handlers
 from app.api.routes import control as control_routes
 from app.api.routes import export, health, read, stream
 from app.api.routes import pages as page_routes
@@ -57,13 +57,15 @@ def create_app(
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None,
     metrics: Callable[[], bytes] | None = None,
     stacks: Callable[[int], Mapping[int, str]] | None = None,
+    behind_guard: bool = False,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
 
     ``settings.port`` must be the port that is bound, as the ``Host`` check includes it. ``now_ns`` is the driver clock,
     for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
     that it is about to be. ``in_flight`` returns the driver's calls in flight, ``metrics`` its counters,
-    ``stacks`` where the ranks are that a call waits for; None where only the record is there to ask.
+    ``stacks`` where the ranks are that a call waits for; None where only the record is there to ask. With
+    ``behind_guard`` another application passes requests on that its own guard has let in.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -104,17 +106,30 @@ def create_app(
     for module in (health, read, control_routes, stream, export, page_routes):
         # Not include_router: newer FastAPI nests the routes then, and a walk over app.routes would see none of them.
         app.router.routes.extend(module.router.routes)
-    html_problem = page_routes.html_problem(context.files, settings.root_path)
+    html_problem = page_routes.html_problem(context.files, settings.root_path, settings.home)
     install_problem_handlers(app, html_problem)
+    if not behind_guard:
+        add_guard(app, settings, tokens, html_problem, audit, now_ns)
+    return app
+
+
+def add_guard(
+    app: FastAPI,
+    settings: ServerSettings,
+    tokens: Tokens,
+    html_problem: HtmlProblem,
+    audit: AuditLog | None = None,
+    now_ns: Callable[[], int] = time.time_ns,
+) -> None:
+    """Put the guard before every route of ``app``."""
     app.add_middleware(
         Guard,
         rules=_rules(settings, tokens),
-        limits=limits,
+        limits=settings.limits,
         audit=audit or NoAudit(),
         html_problem=html_problem,
         now_ns=now_ns,
     )
-    return app
 
 
 def _rules(settings: ServerSettings, tokens: Tokens) -> Rules:

@@ -67,6 +67,7 @@ def program() -> typer.Typer:
     made.command("run", context_settings=_PASS_ON)(showing.run)
     made.command("demo", context_settings={**_PASS_ON, "allow_interspersed_args": True})(showing.demo)
     made.command("view")(showing.view)
+    made.command("serve")(showing.serve_folder)
     made.command("doctor")(doctor.doctor)
     made.add_typer(runs.program, name="runs")
     made.add_typer(db.program, name="db")

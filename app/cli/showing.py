@@ -17,6 +17,7 @@ import typer
 from app.cli.driver import Program, check_module, check_script, run_program, show_error
 from app.cli.say import CommandError, Exit, is_terminal, message
 from app.cli.signals import EndSignals, code_of, is_interruption
+from app.home.server import FolderServer
 from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
 from app.store.opened import bound_memory, real_path
@@ -145,7 +146,9 @@ def demo(
 
 
 def view(
-    file: Annotated[Path, typer.Argument(help="Run file of a finished, crashed or running driver.")],
+    file: Annotated[
+        Path, typer.Argument(help="Run file of a finished, crashed or running driver; for a directory as `serve`.")
+    ],
     host: Host = "127.0.0.1",
     port: Port = 0,
     allow_remote: AllowRemote = False,
@@ -163,10 +166,43 @@ def view(
         uds=uds,
         root_path=root_path,
     )
+    if file.is_dir():
+        _show_folder(file, settings)
+        return
     # What lies beside a run's file, its driver's lock and last stacks, lies beside the one that a link leads to.
     bound_memory()
     with EndSignals(os._exit) as signals, FileServer(real_path(file), settings) as server:
         message(f"showing {str(file).replace(chr(10), '?')} at {server.url}")
+        signals.wait("press Ctrl-C to stop")
+
+
+def serve_folder(
+    runs_dir: Annotated[Path, typer.Argument(help="Directory with run files.")] = Path("runs"),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    allow_remote: AllowRemote = False,
+    allowed_host: Allowed = None,
+    uds: Uds = "",
+    root_path: RootPath = "",
+) -> None:
+    """Serve a list of all runs in a directory and the dashboard of each, read-only and without Ray."""
+    settings = ServerSettings(
+        host,
+        port,
+        open_to_network=allow_remote,
+        allowed_hosts=tuple(allowed_host or ()),
+        uds=uds,
+        root_path=root_path,
+    )
+    if not runs_dir.is_dir():
+        raise CommandError(f"{runs_dir} is not a directory; `podium view` serves a single run file", code=Exit.FAILED)
+    _show_folder(runs_dir, settings)
+
+
+def _show_folder(folder: Path, settings: ServerSettings) -> None:
+    bound_memory()
+    with EndSignals(os._exit) as signals, FolderServer(folder, settings) as server:
+        message(f"showing the runs in {str(folder).replace(chr(10), '?')} at {server.url}")
         signals.wait("press Ctrl-C to stop")
 
 

@@ -325,13 +325,16 @@ def test_on_a_terminal_the_dashboard_stays_until_ctrl_c(capsys: pytest.CaptureFi
 # podium view, podium runs
 
 
-def test_view_shows_a_finished_run_without_ray_until_it_is_told_to_end(run_file: Path) -> None:
+@pytest.mark.parametrize(("command", "path"), [("view", ""), ("serve", "runs/{}/")])
+def test_a_finished_run_is_shown_without_ray_until_the_command_is_told_to_end(
+    command: str, path: str, run_file: Path
+) -> None:
     code = (
-        "import sys; from app.cli import main; code = main(['view', sys.argv[1]]);"
+        "import sys; from app.cli import main; code = main(sys.argv[1:]);"
         "print([name for name in ('app.server', 'ray', 'core.cluster.on_ray', 'plotly') if name in sys.modules], code)"
     )
     viewer = subprocess.Popen(
-        [sys.executable, "-c", code, str(run_file)],
+        [sys.executable, "-c", code, command, str(run_file if command == "view" else run_file.parent)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -341,9 +344,10 @@ def test_view_shows_a_finished_run_without_ray_until_it_is_told_to_end(run_file:
     try:
         found = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(\S+)", viewer.stderr.readline())
         assert found is not None
-        request = urllib.request.Request(f"{found[1]}/", headers={"Authorization": f"Bearer {found[2]}"})
+        url = f"{found[1]}/{path.format(run_file.name)}"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {found[2]}"})
         with urllib.request.urlopen(request, timeout=10) as answer:
-            assert b"<html" in answer.read()
+            assert b"Wall time by phase" in answer.read()
         assert "Ctrl-C" in viewer.stderr.readline()
         viewer.send_signal(signal.SIGTERM)
         out, _ = viewer.communicate(timeout=20)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app.api.context import AppContext, Context, Who, context_of
 from app.api.in_flight import calls_now
+from app.api.limits import ReadPool
 from app.api.problems import HtmlProblem, Problem, ProblemError, not_found
 from app.api.rules import READ_ONLY_HINT, STATIC_PREFIX, Visitor
 from app.api.static import StaticFiles
@@ -46,12 +47,21 @@ async def call(
 @router.get("/static/{name:path}")
 async def static(context: Context, request: Request, name: str) -> Response:
     """Send a file of the package, compressed where that pays."""
-    if not context.files.is_there(name):
+    return await send_static(context.files, context.loads, request, name)
+
+
+async def send_static(files: StaticFiles, loads: ReadPool, request: Request, name: str) -> Response:
+    """Return the answer to a request for the file called ``name``; ``loads`` reads it when it is first asked for.
+
+    Raises:
+        ProblemError: There is no such file.
+    """
+    if not files.is_there(name):
         raise ProblemError(not_found("there is no such file"))
     # Not among the questions to the record: no token is needed here, and whoever has one would have to wait behind.
-    found = context.files.loaded(name) or await context.loads.ask(lambda: context.files.get(name))
+    found = files.loaded(name) or await loads.ask(lambda: files.get(name))
     assert found is not None
-    immutable = context.files.is_immutable(name, request.query_params.get("v", ""))
+    immutable = files.is_immutable(name, request.query_params.get("v", ""))
     headers = {"Cache-Control": _FOR_A_YEAR if immutable else _ASK_AGAIN, "ETag": found.etag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == found.etag:
         return Response(status_code=304, headers=headers)
@@ -89,10 +99,10 @@ for _registered in PAGES:
 router.add_route("/calls/{call_id}/", _without_slash)
 
 
-def html_problem(files: StaticFiles, root_path: str = "") -> HtmlProblem:
+def html_problem(files: StaticFiles, root_path: str = "", home: str = "") -> HtmlProblem:
     """Return what makes a page of a problem; it asks nothing of the run."""
     plotly = plotly_url(files, root_path)
-    frame = Frame(page="problem", asset_version=files.version, plotly_url=plotly, root=root_path)
+    frame = Frame(page="problem", asset_version=files.version, plotly_url=plotly, root=root_path, home=home)
 
     def render(problem: Problem, request_id: str) -> str:
         return render_problem(frame, problem.status, problem.title, problem.detail, request_id)
@@ -130,6 +140,7 @@ def _frame(context: AppContext, who: Visitor, page: str, params: dict[str, str],
         asset_version=context.files.version,
         plotly_url=plotly_url(context.files, context.settings.root_path),
         root=context.settings.root_path,
+        home=context.settings.home,
         control_hint=_hint(context, may_control, live),
         parts_only=parts_only,
         in_flight=lambda: calls_now(context),
