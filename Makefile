@@ -38,7 +38,7 @@ test-slow: .venv/.installed-dev ## what takes minutes: the demo changed while it
 		tests/e2e/test_hostile_names.py \
 		tests/integration/test_store_killed.py tests/integration/test_store_killed_on_ray.py \
 		tests/integration/test_deaths_on_nodes.py tests/integration/test_file_fuzz.py \
-		tests/integration/test_live_walks_on_ray.py tests/integration/test_live_nodes_on_ray.py tests/integration/test_direct_on_ray.py --timeout 3600 $(ARGS)
+		tests/unit/test_web_verdicts.py tests/integration/test_live_walks_on_ray.py tests/integration/test_live_nodes_on_ray.py tests/integration/test_direct_on_ray.py --timeout 3600 $(ARGS)
 
 compose-test: .venv/.installed-dev ## build docker-compose.yml's image, train, change pools, stop, view; needs a Docker engine
 	PODIUM_SLOW=1 $(BIN)/python -m pytest tests/e2e/test_compose.py -s --timeout 3600 $(ARGS)

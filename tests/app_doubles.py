@@ -16,6 +16,7 @@ from tests.app_plane import STARTED_NS, MemoryPlane
 from web import calls, rows
 from web import source as web
 from web.latency import LatencyMap, MethodLatency, RankMap
+from web.rank_runs import MethodRuns
 from web.rows import AuditEntry, CallInFlight, Death, Group, PoolGeneration
 from web.steps import StepsSum
 
@@ -177,6 +178,9 @@ class MemorySource:
 
     def steps_between(self, first: int, last: int) -> StepsSum:
         return StepsSum(first, last, 0, False, ())
+
+    def rank_runs(self) -> tuple[MethodRuns, ...]:
+        return ()
 
     def sequence(self) -> int:
         return self.seq

@@ -63,7 +63,7 @@ def load_postmortem(source: RunSource, frame: Frame) -> Content:
         verdict=verdict(run, deaths, crash_text),
         ended_at=wall_time(run, run.duration_ms),
         deaths=deaths,
-        crash_text=crash_text,
+        crash_text=main_thread_first(crash_text),
         in_flight=in_flight,
         ranks=ranks_at_end(seen, in_flight, source.workers(), deaths),
         gaps=source.gaps(),
@@ -90,6 +90,23 @@ def signal_of(crash_text: str) -> str:
     """Return the signal that faulthandler wrote of, in words, or an empty string."""
     found = re.findall(r"^Fatal Python error: (.+)$", crash_text, re.MULTILINE)
     return _SIGNALS.get(found[-1].strip(), found[-1].strip()) if found else ""
+
+
+def main_thread_first(crash_text: str) -> str:
+    """Return faulthandler's text with the stack of the driver's main thread before those of the others, named so.
+
+    faulthandler writes the threads in the reverse order of their creation, so the main thread is its last one; it is
+    missing where there were more than the hundred that faulthandler writes.
+    """
+    starts = [found.start() for found in re.finditer(r"^(?:Current thread|Thread) 0x", crash_text, re.MULTILINE)]
+    if not starts or re.search(r"^\.\.\.$", crash_text, re.MULTILINE):
+        return crash_text
+    stack, blank, rest = crash_text[starts[-1] :].partition("\n\n")
+    is_current = stack.startswith("Current")
+    main = f"Main thread{', current' if is_current else ''} {stack[stack.index('0x') :].rstrip()}\n"
+    others = crash_text[starts[0] : starts[-1]].rstrip()
+    tail = "\n".join(part for part in (others, blank and rest) if part)
+    return f"{crash_text[: starts[0]]}{main}\n{tail}" if tail else f"{crash_text[: starts[0]]}{main}"
 
 
 def wall_time(run: Run, at_ms: float) -> str:

@@ -9,7 +9,8 @@ from web.latency import MethodLatency
 from web.phases import shares_of_call, shares_of_wall_time
 from web.postmortem import verdict, wall_time
 from web.source import RunSource
-from web.stragglers import by_node, stragglers
+from web.stragglers import by_node, nodes_of, stragglers
+from web.verdicts import verdicts
 
 N_RANKS = 32
 N_EVENTS = 100
@@ -23,7 +24,7 @@ def load_report(source: RunSource, now: datetime | None = None) -> Content:
     overview = source.overview()
     run = overview.run
     deaths = source.deaths()
-    ranks = stragglers(overview.ranks, overview.workers)
+    ranks = stragglers(overview.ranks, overview.workers, verdicts(source.rank_runs(), nodes_of(overview.workers)))
     percentiles: dict[tuple[str, str], MethodLatency] = {
         (one.group, one.method): one for one in source.latencies(None, None)
     }

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from web.calls import CallSource
 from web.latency import LatencySource
+from web.rank_runs import RankRunSource
 from web.rows import (
     AuditEntry,
     CallInFlight,
@@ -139,7 +140,7 @@ class Timeline:
 MAX_BARS = 2000
 
 
-class RunSource(CallSource, LatencySource, StepSource, Protocol):
+class RunSource(CallSource, LatencySource, StepSource, RankRunSource, Protocol):
     """Answers about one run. Every method may be called from several threads at once."""
 
     def run(self) -> Run:

@@ -1,27 +1,38 @@
-"""The page Stragglers: which ranks the others wait for, and whether it is the rank or its node."""
+"""The page Stragglers: which ranks are slow, by which rule, and what each rank cost its group."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from web.frame import Content, Frame
 from web.rows import RankTotal, Worker
+from web.slowness import FALSE_ALARMS, LEAST_CALLS, LEAST_CALLS_OF_FEW_RANKS, LEAST_EFFECT, LEAST_MS
 from web.source import RunSource
+from web.verdicts import MethodVerdict, Nodes, verdicts
 
-LEAST_CALLS = 10
-_MOSTLY = 0.5
+# The rule as the page states it.
+RULE = {
+    "least_effect": LEAST_EFFECT,
+    "least_ms": LEAST_MS,
+    "least_calls": LEAST_CALLS,
+    "least_calls_of_few": LEAST_CALLS_OF_FEW_RANKS,
+    "false_alarms": FALSE_ALARMS,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank with its share of what its group lost. ``is_slow`` says that it is the slowest in most of its calls."""
+    """A rank with its share of what its group lost. ``slow_in`` are the methods in which it is slow."""
 
     total: RankTotal
     node: str
     share: float
-    slowest_share: float
-    is_slow: bool
+    slow_in: tuple[str, ...] = ()
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is slow in some method."""
+        return bool(self.slow_in)
 
     @property
     def goes_on(self) -> bool:
@@ -43,10 +54,13 @@ class NodeTotal:
 def load_stragglers(source: RunSource, frame: Frame) -> Content:
     """Return the page, narrowed to the query's ``group``."""
     overview = source.overview()
-    ranks = stragglers(overview.ranks, overview.workers)
+    found = verdicts(source.rank_runs(), nodes_of(overview.workers))
+    ranks = stragglers(overview.ranks, overview.workers, found)
     group = frame.params.get("group", "")
     shown = tuple(one for one in ranks if group in {"", one.total.group})
     return Content(
+        verdicts=tuple(one for one in found if group in {"", one.group}),
+        rule=RULE,
         ranks=shown,
         nodes=by_node(shown),
         groups=sorted({one.total.group for one in ranks}),
@@ -56,21 +70,30 @@ def load_stragglers(source: RunSource, frame: Frame) -> Content:
     )
 
 
-def stragglers(ranks: tuple[RankTotal, ...], workers: tuple[Worker, ...]) -> tuple[Straggler, ...]:
+def nodes_of(workers: tuple[Worker, ...]) -> Nodes:
+    """Return the node of each rank's last worker."""
+    return {(worker.group, worker.rank): worker.node for worker in workers}
+
+
+def stragglers(
+    ranks: tuple[RankTotal, ...], workers: tuple[Worker, ...], found: tuple[MethodVerdict, ...]
+) -> tuple[Straggler, ...]:
     """Return the ranks, the one that cost its group most first."""
     lost_ms: dict[str, float] = {}
     for rank in ranks:
         lost_ms[rank.group] = lost_ms.get(rank.group, 0.0) + rank.lost_ms
-    node = {(worker.group, worker.rank): worker.node for worker in workers}
-    n_ranks = Counter(rank.group for rank in ranks)
-    found = []
+    node = nodes_of(workers)
+    slow_in: dict[tuple[str, int], tuple[str, ...]] = {}
+    for one in found:
+        for slow in one.slow:
+            if slow.cause != "input" and slow.is_ongoing:
+                slow_in[one.group, slow.rank] = (*slow_in.get((one.group, slow.rank), ()), one.method)
+    rows = []
     for rank in ranks:
         share = rank.lost_ms / lost_ms[rank.group] if lost_ms[rank.group] > 0 else 0.0
-        slowest = rank.n_slowest / rank.n_calls if rank.n_calls else 0.0
-        is_one_of_many = n_ranks[rank.group] > 1
-        is_slow = rank.n_calls >= LEAST_CALLS and share > _MOSTLY and slowest > _MOSTLY and is_one_of_many
-        found.append(Straggler(rank, node.get((rank.group, rank.rank), ""), share, slowest, is_slow))
-    return tuple(sorted(found, key=lambda one: (-one.total.lost_ms, one.total.group, one.total.rank)))
+        place = (rank.group, rank.rank)
+        rows.append(Straggler(rank, node.get(place, ""), share, slow_in.get(place, ())))
+    return tuple(sorted(rows, key=lambda one: (-one.total.lost_ms, one.total.group, one.total.rank)))
 
 
 def by_node(ranks: tuple[Straggler, ...]) -> tuple[NodeTotal, ...]:

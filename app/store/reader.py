@@ -19,6 +19,7 @@ from app.store import (
     read_entities,
     read_latency,
     read_list,
+    read_rank_runs,
     read_steps,
     read_timeline,
 )
@@ -31,6 +32,7 @@ from app.store.row_query import ms, ms_or_none
 from app.store.texts import LINE, NAME, bounded
 from web.calls import CallDetail, CallFilter, CallPage
 from web.latency import LatencyMap, MethodLatency, RankMap
+from web.rank_runs import MethodRuns
 from web.rows import (
     AuditEntry,
     CallInFlight,
@@ -268,6 +270,11 @@ class Reader:
         """Return the ended calls of some steps by method, the oldest calls where there are very many."""
         with self._pool.lend() as connection:
             return read_steps.steps_between(connection, first, last)
+
+    def rank_runs(self) -> tuple[MethodRuns, ...]:
+        """Return the run times of each method's last calls, as far back as a bounded number of spans allows."""
+        with self._pool.lend() as connection:
+            return read_rank_runs.rank_runs(connection)
 
     def sequence(self) -> int:
         """Return a number that grows whenever something was recorded."""

@@ -12,7 +12,8 @@ from app.store.reader import Reader
 from app.store.writer import Writer
 from tests.store_scene import facts, one_call, people
 from web.heatmap import rank_lines
-from web.stragglers import stragglers
+from web.stragglers import Straggler, nodes_of, stragglers
+from web.verdicts import verdicts
 
 pytestmark = pytest.mark.integration
 N_RANKS, N_CALLS, SLOW_FROM, SLOW = 8, 50, 21, 5
@@ -38,15 +39,43 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield reader
 
 
+def found_in(reader: Reader) -> tuple[Straggler, ...]:
+    workers = reader.workers()
+    return stragglers(reader.overview().ranks, workers, verdicts(reader.rank_runs(), nodes_of(workers)))
+
+
+def test_the_run_times_are_those_of_the_spans_of_each_call(reader: Reader) -> None:
+    (runs,) = reader.rank_runs()
+    assert (runs.group, runs.method, runs.n_ranks, runs.ranks) == ("actor", "update", N_RANKS, tuple(range(N_RANKS)))
+    assert runs.call_id.tolist() == list(range(1, N_CALLS + 1))
+    for row, call_id in enumerate(runs.call_id.tolist()):
+        detail = reader.call(call_id)
+        assert detail is not None
+        for place, span in enumerate(detail.spans):
+            assert span.started_ms is not None
+            assert span.finished_ms is not None
+            assert runs.run_ms[row, place] == pytest.approx(span.finished_ms - span.started_ms)
+            assert runs.started_ms[row, place] == pytest.approx(span.started_ms)
+            assert (runs.rows[row, place], runs.bytes[row, place]) == (span.rows_in, span.bytes_in)
+            assert runs.clock_error_ms[place] == span.clock_error_ms
+
+
+def test_the_verdict_says_which_rank_is_slow_and_since_which_call(reader: Reader) -> None:
+    (found,) = verdicts(reader.rank_runs(), nodes_of(reader.workers()))
+    (slow,) = found.slow
+    assert (slow.rank, slow.since_call, slow.is_ongoing, slow.cause) == (SLOW, SLOW_FROM, True, "rank")
+    assert slow.ratio == pytest.approx(1.3, abs=0.03)
+
+
 def test_a_slow_rank_is_first_and_no_healthy_one_comes_near_it(reader: Reader) -> None:
-    first, *others = stragglers(reader.overview().ranks, reader.workers())
+    first, *others = found_in(reader)
     assert (first.total.rank, first.is_slow) == (SLOW, True)
     assert max(one.total.lost_ms for one in others) < 0.05 * first.total.lost_ms
     assert not any(one.is_slow for one in others)
 
 
 def test_how_often_in_a_row_it_was_the_slowest_and_since_when(reader: Reader) -> None:
-    first, *others = stragglers(reader.overview().ranks, reader.workers())
+    first, *others = found_in(reader)
     n_slow = N_CALLS - SLOW_FROM + 1
     assert (first.total.streak, first.total.longest_streak, first.goes_on) == (n_slow, n_slow, True)
     assert first.total.longest_streak_from_ms == SLOW_FROM * 1000.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import re
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ from web.frame import Frame
 from web.plans import load_plan, plan_view
 from web.rendering import render_page
 from web.rows import CallInFlight, Death, Operation, Pool, PoolGeneration, RankOut, RankTotal, Run, Slot, Worker
+from web.verdicts import verdicts
 
 NOW_MS = 150_000.0
 MID_CALL_MS = 149_800.0
@@ -333,6 +337,43 @@ def test_many_ranks_that_are_out_are_cut_short() -> None:
     assert "and 48 more" in render_page("postmortem", Wide(NOW_MS), Frame("postmortem"))
 
 
+def stacks_of_three_threads(folder: Path, dump_from_other: bool) -> str:
+    """Return what faulthandler writes of the main thread and two others, one of which may write it."""
+    release = threading.Event()
+    others = [threading.Thread(target=release.wait, daemon=True) for _ in range(2)]
+    with (folder / "stacks").open("w+", encoding="utf-8") as file:
+        dumper = threading.Thread(target=faulthandler.dump_traceback, args=(file,))
+        for thread in others:
+            thread.start()
+        if dump_from_other:
+            dumper.start()
+            dumper.join()
+        else:
+            faulthandler.dump_traceback(file)
+        release.set()
+        file.seek(0)
+        return "Fatal Python error: Aborted\n\n" + file.read() + "\nExtension modules: numpy (total: 1)\n"
+
+
+@pytest.mark.parametrize("dump_from_other", [True, False])
+def test_the_main_thread_is_the_first_in_the_stacks_of_a_crash(tmp_path: Path, dump_from_other: bool) -> None:
+    text = stacks_of_three_threads(tmp_path, dump_from_other)
+    shown = postmortem.main_thread_first(text)
+    head, main, *rest = shown.split("\n\n")
+    assert head == "Fatal Python error: Aborted"
+    assert main.startswith("Main thread 0x" if dump_from_other else "Main thread, current 0x")
+    assert "in stacks_of_three_threads" in main
+    assert not any("in stacks_of_three_threads" in other for other in rest)
+    assert sorted(re.findall(r'  File "[^"]+", line .+', shown)) == sorted(re.findall(r'  File "[^"]+", line .+', text))
+    assert shown.rstrip().endswith("Extension modules: numpy (total: 1)")
+
+
+def test_stacks_of_which_the_main_thread_was_cut_stay_as_they_are() -> None:
+    cut = 'Thread 0x01 (most recent call first):\n  File "a.py", line 1 in f\n\n...\n'
+    assert postmortem.main_thread_first(cut) == cut
+    assert postmortem.main_thread_first("") == ""
+
+
 # Latency, Stragglers, Data
 
 
@@ -361,12 +402,19 @@ def test_the_latency_page_shows_the_method_that_is_asked_for_else_the_slowest() 
     assert "No finished calls yet" in empty
 
 
-def test_a_rank_that_is_slow_in_most_calls_is_first_and_said_to_be_slow() -> None:
+def test_a_slow_rank_is_first_and_its_verdict_names_ratio_and_node() -> None:
     source = SampleRun(NOW_MS)
     text = render_page("stragglers", source, Frame("stragglers"))
     assert re.findall(r'data-rank="([^"]+)"', text)[0] == "rollout/3"
-    assert "1 slow (slowest in most calls" in text
-    found = stragglers.stragglers(source.overview().ranks, source.workers())
+    assert "1 rank slow" in text
+    assert re.search(r"<b>rank 3</b> on node-1: 1\.2\dx the other ranks, late in \d+ of \d+ calls", text)
+    nodes = stragglers.nodes_of(source.workers())
+    judged = verdicts(source.rank_runs(), nodes)
+    assert {(one.method, slow.rank) for one in judged for slow in one.slow} == {
+        ("generate_sequences", 3),
+        ("load_weights", 3),
+    }
+    found = stragglers.stragglers(source.overview().ranks, source.workers(), judged)
     assert [one.total.rank for one in found if one.is_slow] == [3]
     assert found[0].share > 0.9
     assert all(one.total.lost_ms <= 0.05 * found[0].total.lost_ms for one in found[1:] if one.total.group == "rollout")
@@ -381,7 +429,7 @@ def test_a_rank_that_is_slow_in_most_calls_is_first_and_said_to_be_slow() -> Non
 def test_few_calls_and_ranks_that_are_alone_make_no_straggler() -> None:
     few = (RankTotal("a", 0, 3, 9.0, 9.0, 3), RankTotal("a", 1, 3, 9.0, 0.0, 0))
     alone = (RankTotal("b", 0, 99, 9.0, 9.0, 99),)
-    assert not [one for one in stragglers.stragglers(few + alone, ()) if one.is_slow]
+    assert not [one for one in stragglers.stragglers(few + alone, (), ()) if one.is_slow]
 
 
 def test_stragglers_of_many_ranks_are_found_without_comparing_each_with_each() -> None:
@@ -397,7 +445,7 @@ def test_stragglers_of_many_ranks_are_found_without_comparing_each_with_each() -
         __hash__ = str.__hash__
 
     ranks = tuple(RankTotal(Group("a"), rank, 99, 9.0, 9.0 if rank == 7 else 0.0, 99) for rank in range(300))
-    assert [one.total.rank for one in stragglers.stragglers(ranks, ()) if one.is_slow] == [7]
+    assert stragglers.stragglers(ranks, (), ())[0].total.rank == 7
     assert len(compared) < 300 * 20
 
 

@@ -15,6 +15,7 @@ from tests.unit.web_sample_calls import EVIL, GROUPS, METHODS, POOLS, SampleCall
 from tests.unit.web_sample_life import CRASH_TEXT
 from web.calls import CallDetail, CallFilter, CallPage
 from web.latency import LatencyMap, MethodLatency, RankMap
+from web.rank_runs import MethodRuns
 from web.rows import (
     AuditEntry,
     CallInFlight,
@@ -410,6 +411,9 @@ class SampleRun:
 
     def steps_between(self, first: int, last: int) -> StepsSum:
         return web_sample_life.steps_between(self._known(), first, last)
+
+    def rank_runs(self) -> tuple[MethodRuns, ...]:
+        return web_sample_life.rank_runs(self._known())
 
     def groups(self) -> tuple[Group, ...]:
         return ()

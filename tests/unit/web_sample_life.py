@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tests.unit.web_sample_calls import EVIL, POOLS, SampleCall
 from web.latency import LatencyMap, MethodLatency, RankMap
-from web.rows import AuditEntry, CallInFlight, Death, Operation, PoolGeneration, RankDoing, RankOut, Slot, Worker
+from web.rank_runs import MethodRuns
+from web.rows import (
+    AuditEntry,
+    CallInFlight,
+    Death,
+    Operation,
+    PoolGeneration,
+    RankDoing,
+    RankOut,
+    RankSpan,
+    Slot,
+    Worker,
+)
 from web.steps import MethodInSteps, StepsSum
 
 CRASH_TEXT = """Fatal Python error: Aborted
@@ -265,3 +280,32 @@ def steps_between(calls: list[SampleCall], first: int, last: int) -> StepsSum:
             )
         )
     return StepsSum(first, last, sum(map(len, own.values())), False, tuple(found))
+
+
+def rank_runs(calls: list[SampleCall]) -> tuple[MethodRuns, ...]:
+    """Return the run times of the ended calls of each method."""
+    found = []
+    for group, method in sorted({(one.row.group, one.row.method) for one in calls}):
+        own = [one for one in calls if (one.row.group, one.row.method, one.row.status) == (group, method, "ok")]
+        spans = [one.spans for one in own]
+        if not own:
+            continue
+
+        def column(name: str, spans: list[tuple[RankSpan, ...]] = spans) -> NDArray[np.float64]:
+            return np.array([[getattr(span, name) for span in row] for row in spans], dtype=np.float64)
+
+        found.append(
+            MethodRuns(
+                group=group,
+                method=method,
+                n_ranks=len(spans[0]),
+                ranks=tuple(span.rank for span in spans[0]),
+                call_id=np.array([one.row.id for one in own]),
+                run_ms=column("finished_ms") - column("started_ms"),
+                ended_ms=column("finished_ms"),
+                rows=column("rows_in"),
+                bytes=column("bytes_in"),
+                clock_error_ms=column("clock_error_ms").max(axis=0),
+            )
+        )
+    return tuple(found)
