@@ -71,8 +71,8 @@ format: .venv/.installed-dev ## let ruff format and fix
 docs: .venv/.installed-dev ## the documentation with its API reference, as a site in build/site
 	$(BIN)/mkdocs build --strict -q
 
-openapi: .venv/.installed-dev ## write docs/openapi.json anew after a route was changed
-	$(BIN)/python -m app.api.write_openapi docs/openapi.json
+openapi: .venv/.installed-dev ## write docs/openapi.json and the table of commands anew after a route or command was changed
+	$(BIN)/python -m app.api.write_openapi docs
 
 bench: .venv/.installed-dev ## ratios, side by side in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from web.commands import CommandDefinition, dialogs, offered
 from web.frame import Content, Frame
 from web.operations import OperationRow, operation_rows
 from web.pool_history import Past, as_of, moments
@@ -14,7 +15,7 @@ from web.rows import CallInFlight, Pool, PoolGeneration, Slot, Worker
 from web.source import RunSource
 
 N_HISTORY = 100
-_CHANGES = frozenset({"resize", "split", "merge", "move"})
+_GATE_MOVES = frozenset({"pause", "resume"})
 _N_IN_FLIGHT = 200
 _MOST_CELLS = 20_000
 """Of the map's pools times its nodes: a file names as many of both as it likes."""
@@ -53,6 +54,10 @@ class PoolRow:
         """Return all cells in rank order."""
         return tuple(sorted((cell for column in self.columns for cell in column), key=lambda cell: cell.slot.index))
 
+    def commands(self, n_pools: int) -> tuple[CommandDefinition, ...]:
+        """Return the commands that make sense for the pool, one of ``n_pools``."""
+        return offered(self.pool.state, self.pool.world_size, n_pools, bool(self.pool.groups))
+
 
 @dataclass(frozen=True, slots=True)
 class PoolMap:
@@ -79,7 +84,7 @@ def load_pools(source: RunSource, frame: Frame) -> Content:
     rows = operation_rows(source.operations(N_HISTORY, None), source.audit_entries(N_HISTORY, None))
     pools = source.pools()
     shown = standing(pools, rows)
-    changes = tuple(row for row in rows if row.operation.kind in _CHANGES and row.operation.state == "succeeded")
+    changes = tuple(row for row in rows if row.operation.kind not in _GATE_MOVES and row.operation.state == "succeeded")
     line = moments(changes)
     chosen = next((one for one in line if one.id and one.id == frame.params.get("at", "")), None)
     if chosen is None:
@@ -95,6 +100,7 @@ def load_pools(source: RunSource, frame: Frame) -> Content:
         moments=line,
         chosen=chosen,
         under_way=[row for row in rows if not row.operation.done],
+        commands=dialogs(),
     )
 
 

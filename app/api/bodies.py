@@ -1,13 +1,17 @@
-"""What may be said with a command, as strict JSON: a field too many, a number as text or a list too long is refused.
+"""Request bodies of commands as strict JSON: an unknown field, a number as text or a list too long is refused.
 
-Whether a command makes sense (sizes that add up, groups that exist) is the plane's to say; here are only the bounds.
+The bodies are made from ``web.commands``. Whether a command makes sense (sizes that add up, groups that exist) is for
+the control plane to say; here are only the bounds.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from core.control.commands import COMMAND_CLASSES, Command, Part
+from web.commands import CommandDefinition, Kind
 
 MAX_NAME = 200
 _MAX_ITEMS = 1000
@@ -32,14 +36,6 @@ class ControlRequest(_Strict):
     deadline_s: float | None = Field(None, gt=0, le=_MAX_DEADLINE_S, allow_inf_nan=False)
 
 
-class ResizeRequest(ControlRequest):
-    """The pool's new processes per node."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"process_on_nodes": [2], "expected_generation": 3}]})
-
-    process_on_nodes: Annotated[list[Size], Field(min_length=1, max_length=_MAX_ITEMS)]
-
-
 class PartRequest(_Strict):
     """One of the pools that a split makes: its name, how many slots it gets, and the groups that go there."""
 
@@ -48,45 +44,46 @@ class PartRequest(_Strict):
     groups: Annotated[list[Name], Field(max_length=_MAX_ITEMS)] = []
 
 
-class SplitRequest(ControlRequest):
-    """The pools that the pool's slots are split into, in rank order."""
+_TYPES: dict[Kind, Any] = {
+    Kind.POOL: Name,
+    Kind.GROUP: Name,
+    Kind.NEW_NAME: Name,
+    Kind.POOLS: Annotated[list[Name], Field(min_length=1, max_length=_MAX_ITEMS)],
+    Kind.SIZES: Annotated[list[Size], Field(min_length=1, max_length=_MAX_ITEMS)],
+    Kind.PARTS: Annotated[list[PartRequest], Field(min_length=1, max_length=_MAX_ITEMS)],
+    Kind.GENERATIONS: Annotated[dict[Name, Generation], Field(max_length=_MAX_ITEMS)],
+}
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "parts": [
-                        {"name": "train", "size": 2, "groups": ["actor", "ref"]},
-                        {"name": "rollout", "size": 2, "groups": ["rollout"]},
-                    ],
-                    "expected_generation": 3,
-                }
-            ]
-        }
+
+def request_model(definition: CommandDefinition) -> type[ControlRequest]:
+    """Return the model of the body of a command."""
+    if not definition.in_body:
+        return ControlRequest
+    fields: dict[str, Any] = {
+        one.name: (_TYPES[one.kind], {} if one.kind is Kind.GENERATIONS else ...) for one in definition.in_body
+    }
+    return create_model(
+        f"{definition.kind.title()}Request",
+        __base__=ControlRequest,
+        __doc__=definition.body,
+        __module__=__name__,
+        __cls_kwargs__={"json_schema_extra": {"examples": [dict(definition.example)]}},
+        **fields,
     )
 
-    parts: Annotated[list[PartRequest], Field(min_length=1, max_length=_MAX_ITEMS)]
+
+def command_of(definition: CommandDefinition, body: ControlRequest | None, who: str, **in_path: str) -> Command:
+    """Return the command that a request asks for."""
+    given = {one.name: _frozen(getattr(body, one.name)) for one in definition.in_body}
+    return cast(Command, COMMAND_CLASSES[definition.kind](**given, **in_path, who=who))
 
 
-class MergeRequest(ControlRequest):
-    """The pools to make one of, and its name; ``expected_generations`` is what the asker saw of each."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"pools": ["train", "rollout"], "name": "all", "expected_generations": {"train": 4, "rollout": 4}}
-            ]
-        }
-    )
-
-    pools: Annotated[list[Name], Field(min_length=1, max_length=_MAX_ITEMS)]
-    name: Name
-    expected_generations: Annotated[dict[Name, Generation], Field(max_length=_MAX_ITEMS)] = {}
-
-
-class MoveRequest(ControlRequest):
-    """The pool that a group goes to; ``expected_generation`` is of that pool."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"pool": "rollout", "expected_generation": 4}]})
-
-    pool: Name
+def _frozen(value: Any) -> Any:
+    match value:
+        case PartRequest():
+            return Part(value.name, value.size, tuple(value.groups))
+        case list():
+            return tuple(map(_frozen, value))
+        case dict():
+            return tuple(value.items())
+    return value

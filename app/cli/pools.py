@@ -1,8 +1,10 @@
-"""``podium pools``: list, pause, resume, resize, split and merge the pools of a running driver, move a group."""
+"""``podium pools``: the pools of a running driver, and a command for each of ``web.commands``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter as SignatureParameter
+from inspect import Signature, signature
 from typing import Annotated, Any
 
 import typer
@@ -10,11 +12,12 @@ import typer
 from app.cli.client import Json, TokenFile, Url, connect
 from app.cli.ops import conclude
 from app.cli.say import CommandError, Exit, as_json, as_table, ask, message
-from app.client import Client
+from core.control.commands import COMMAND_CLASSES, Part
+from web.commands import COMMANDS, CommandDefinition, Kind, Parameter
 
 program = typer.Typer(no_args_is_help=True, help="List and change the pools of a running driver.")
 
-Name = Annotated[str, typer.Argument(help="Name of the pool.")]
+
 Generation = Annotated[
     int | None, typer.Option("--generation", min=0, help="Fail if the pool has changed since this generation.")
 ]
@@ -38,123 +41,65 @@ def list_pools(url: Url = "", token_file: TokenFile = None, json: Json = False) 
     as_table(names, rows)
 
 
-@program.command("pause")
-def pause_pool(
-    name: Name,
-    url: Url = "",
-    token_file: TokenFile = None,
-    generation: Generation = None,
-    deadline: Deadline = None,
-    wait: Wait = 0.0,
-    json: Json = False,
-) -> None:
-    """Pause a pool: new calls on its groups wait, running calls finish."""
-    client = connect(url, token_file)
-    conclude(client, client.pause(name, generation, deadline), wait, json)
+def _command(definition: CommandDefinition) -> Callable[..., None]:
+    """Return the function that runs a command; typer reads what it takes from its signature."""
+    kind = COMMAND_CLASSES[definition.kind]
+
+    def run(
+        *,
+        url: Url = "",
+        token_file: TokenFile = None,
+        generation: Generation = None,
+        deadline: Deadline = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+        wait: Wait = 0.0,
+        json: Json = False,
+        **given: Any,
+    ) -> None:
+        values = {one.name: _value(one, given) for one in definition.parameters}
+        if deadline is not None:
+            values["deadline_s"] = deadline
+        client = connect(url, token_file)
+        command = client.expecting(kind(**values, who="", expected_generation=generation))
+        if not kind.changes_slots or _agreed(lambda: client.plan(command), dry_run, yes, json):
+            conclude(client, client.submit(command), wait, json)
+
+    left_out = {"given"} | (set() if kind.changes_slots else {"dry_run", "yes"})
+    if definition.has(Kind.GENERATIONS):
+        left_out.add("generation")
+    options = [one for one in signature(run, eval_str=True).parameters.values() if one.name not in left_out]
+    run.__signature__ = Signature([*map(_declared, definition.parameters), *options])  # type: ignore[attr-defined]
+    return run
 
 
-@program.command("resume")
-def resume_pool(
-    name: Name,
-    url: Url = "",
-    token_file: TokenFile = None,
-    generation: Generation = None,
-    deadline: Deadline = None,
-    wait: Wait = 0.0,
-    json: Json = False,
-) -> None:
-    """Resume a paused pool."""
-    client = connect(url, token_file)
-    conclude(client, client.resume(name, generation, deadline), wait, json)
+def _declared(parameter: Parameter) -> SignatureParameter:
+    """Return a parameter as typer declares it."""
+    kind, text = parameter.kind, parameter.help
+    annotation: Any = str
+    default: Any = SignatureParameter.empty
+    declared: Any = typer.Argument(metavar="name" if kind is Kind.THIS_POOL else None, help=text)
+    if parameter.is_option:
+        declared = typer.Option(f"--{parameter.name}", help=text)
+    if kind is Kind.GENERATIONS:
+        annotation, declared, default = list[str] | None, typer.Option("--generation", help=text), None
+    elif kind is Kind.SIZES:
+        annotation, declared = list[int], typer.Argument(min=1, help=text)
+    elif kind in {Kind.POOLS, Kind.PARTS}:
+        annotation = list[str]
+    annotation = Annotated[annotation, declared]
+    return SignatureParameter(parameter.name, SignatureParameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-@program.command("resize")
-def resize_pool(
-    name: Name,
-    process_on_nodes: Annotated[list[int], typer.Argument(min=1, help="Processes per node, for example 4 or 2 2.")],
-    url: Url = "",
-    token_file: TokenFile = None,
-    generation: Generation = None,
-    deadline: Deadline = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    wait: Wait = 0.0,
-    json: Json = False,
-) -> None:
-    """Change the processes per node of a pool. Its groups are rebuilt."""
-    client = connect(url, token_file)
-    seen = _seen(client, name, generation)
-    if _agreed(lambda: client.plan_resize(name, process_on_nodes), dry_run, yes, json):
-        conclude(client, client.resize(name, process_on_nodes, seen, deadline), wait, json)
-
-
-@program.command("split")
-def split_pool(
-    name: Name,
-    parts: Annotated[list[str], typer.Argument(help="NAME=SIZE[:GROUP,...] for each new pool, in rank order.")],
-    url: Url = "",
-    token_file: TokenFile = None,
-    generation: Generation = None,
-    deadline: Deadline = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    wait: Wait = 0.0,
-    json: Json = False,
-) -> None:
-    """Split a pool into several, for example: podium pools split all train=2:actor,ref rollout=2:rollout."""
-    client = connect(url, token_file)
-    wanted = [_part(text) for text in parts]
-    seen = _seen(client, name, generation)
-    if _agreed(lambda: client.plan_split(name, wanted), dry_run, yes, json):
-        conclude(client, client.split(name, wanted, seen, deadline), wait, json)
-
-
-@program.command("merge")
-def merge_pools(
-    pools: Annotated[list[str], typer.Argument(help="Pools to merge.")],
-    name: Annotated[str, typer.Option("--name", help="Name of the merged pool.")],
-    url: Url = "",
-    token_file: TokenFile = None,
-    generation: Annotated[
-        list[str] | None, typer.Option("--generation", help="POOL=N: fail if POOL has changed since generation N.")
-    ] = None,
-    deadline: Deadline = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    wait: Wait = 0.0,
-    json: Json = False,
-) -> None:
-    """Merge pools into one. All groups run on all of its slots."""
-    client = connect(url, token_file)
-    named = dict(_generation(text, pools) for text in generation or ())
-    seen = {pool: _seen(client, pool, named.get(pool)) for pool in pools}
-    if _agreed(lambda: client.plan_merge(pools, name), dry_run, yes, json):
-        conclude(client, client.merge(pools, name, seen, deadline), wait, json)
-
-
-@program.command("move")
-def move_group(
-    group: Annotated[str, typer.Argument(help="Name of the group.")],
-    pool: Annotated[str, typer.Argument(help="Target pool.")],
-    url: Url = "",
-    token_file: TokenFile = None,
-    generation: Generation = None,
-    deadline: Deadline = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    wait: Wait = 0.0,
-    json: Json = False,
-) -> None:
-    """Move a group, and groups that share its processes, to another pool."""
-    client = connect(url, token_file)
-    seen = _seen(client, pool, generation)
-    if _agreed(lambda: client.plan_move(group, pool), dry_run, yes, json):
-        conclude(client, client.move(group, pool, seen, deadline), wait, json)
-
-
-def _seen(client: Client, pool: str, generation: int | None) -> int:
-    """Return the generation that a change is decided upon: what the person saw, else what is there just before."""
-    return client.pool(pool).generation if generation is None else generation
+def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
+    """Return the value of a parameter as the command's class takes it."""
+    value = given[parameter.name]
+    match parameter.kind:
+        case Kind.PARTS:
+            return tuple(map(_part, value))
+        case Kind.GENERATIONS:
+            return tuple(_generation(text, given["pools"]) for text in value or ())
+    return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
 def _agreed(plan: Callable[[], Mapping[str, Any]], dry_run: bool, yes: bool, json: bool) -> bool:
@@ -210,13 +155,13 @@ def _remarks(plan: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _part(text: str) -> tuple[str, int, Sequence[str]]:
-    """Return the name, size and groups of "train=2:actor,ref"."""
+def _part(text: str) -> Part:
+    """Return the part "train=2:actor,ref"."""
     name, _, rest = text.rpartition("=")
     size, _, groups = rest.partition(":")
     if not name or not size.isdecimal() or int(size) < 1:
         raise CommandError(f"{text!r} is not NAME=SIZE or NAME=SIZE:GROUP,...", code=Exit.USAGE)
-    return name, int(size), [group for group in groups.split(",") if group]
+    return Part(name, int(size), tuple(group for group in groups.split(",") if group))
 
 
 def _generation(text: str, pools: Sequence[str]) -> tuple[str, int]:
@@ -228,3 +173,8 @@ def _generation(text: str, pools: Sequence[str]) -> tuple[str, int]:
 
 def _sizes(per_node: Sequence[int]) -> str:
     return "+".join(map(str, per_node)) or "none"
+
+
+for _definition in COMMANDS:
+    _example = f" Example: {_definition.usage}" if _definition.usage else ""
+    program.command(_definition.kind, help=_definition.summary + _example)(_command(_definition))

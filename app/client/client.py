@@ -29,7 +29,8 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 from app.client.models import (
@@ -45,12 +46,15 @@ from app.client.models import (
     refusal_of,
 )
 from app.client.transport import Answer, NoAnswerError, send
+from core.control.commands import Command, Merge, Move, Part, Pause, Resize, Resume, Split
 from core.errors import UsageError
+from web.commands import BY_KIND, Kind
 from web.rows import Pool
 
 _N_TRIES = 3
 _MAX_PAUSE_S = 5.0
 _POLL_S = (0.05, 0.1, 0.2, 0.5)
+_Part: TypeAlias = tuple[str, int, Sequence[str]]
 
 
 class Client:
@@ -85,13 +89,43 @@ class Client:
         """Return one pool."""
         return pool_of(self.get(f"/api/v1/resource-pools/{_quoted(name)}"))
 
+    def submit(self, command: Command) -> Operation:
+        """Submit a command of ``core.control``; its ``who`` is not sent, the server takes it from the token.
+
+        A command that changes slots names what it expects: the generation in it, else the pool's present one.
+        """
+        command = self.expecting(command)
+        expected: dict[str, Any] = {
+            "expected_generation": command.expected_generation,
+            "deadline_s": command.deadline_s,
+        }
+        if isinstance(command, Merge):
+            expected["expected_generations"] = dict(command.expected_generations)
+        given = {name: value for name, value in expected.items() if value is not None}
+        return operation_of(self.post(_path(command), _parameters(command) | given))
+
+    def plan(self, command: Command) -> Mapping[str, Any]:
+        """Return what a command would do; nothing is changed."""
+        found: Mapping[str, Any] = self.post(f"{_path(command)}?dry_run=true", _parameters(command))
+        return found
+
+    def expecting(self, command: Command) -> Command:
+        """Return ``command`` with the present generations of its pools, where it needs one and has none."""
+        if isinstance(command, Merge):
+            named = dict(command.expected_generations)
+            seen = [(pool, named[pool] if pool in named else self.pool(pool).generation) for pool in command.pools]
+            return replace(command, expected_generations=tuple(seen))
+        if command.changes_slots and command.expected_generation is None:
+            return replace(command, expected_generation=self.pool(command.pool).generation)
+        return command
+
     def pause(self, pool: str, generation: int | None = None, deadline_s: float | None = None) -> Operation:
-        """Let no new call on the pool's groups start; without ``generation`` whatever it is now."""
-        return self._change(_pool_path(pool, "pause"), {}, generation, deadline_s)
+        """Let no new call on the pool's groups start; without ``generation``, whatever the present one is."""
+        return self.submit(Pause(pool, "", **_options(generation, deadline_s)))
 
     def resume(self, pool: str, generation: int | None = None, deadline_s: float | None = None) -> Operation:
-        """Let the pool's groups go on; without ``generation`` whatever it is now."""
-        return self._change(_pool_path(pool, "resume"), {}, generation, deadline_s)
+        """Let the pool's groups continue; without ``generation``, whatever the present one is."""
+        return self.submit(Resume(pool, "", **_options(generation, deadline_s)))
 
     def resize(
         self,
@@ -100,23 +134,14 @@ class Client:
         generation: int | None = None,
         deadline_s: float | None = None,
     ) -> Operation:
-        """Give the pool other processes per node.
-
-        ``generation`` is what you saw when you decided; without it the pool is looked at just before.
-        """
-        seen = self.pool(pool).generation if generation is None else generation
-        return self._change(_pool_path(pool, "resize"), _resize(process_on_nodes), seen, deadline_s)
+        """Give the pool other processes per node."""
+        return self.submit(Resize(pool, "", tuple(process_on_nodes), **_options(generation, deadline_s)))
 
     def split(
-        self,
-        pool: str,
-        parts: Sequence[tuple[str, int, Sequence[str]]],
-        generation: int | None = None,
-        deadline_s: float | None = None,
+        self, pool: str, parts: Sequence[_Part], generation: int | None = None, deadline_s: float | None = None
     ) -> Operation:
-        """Deal the pool's slots to ``parts``, each a name, a size and the groups that go there."""
-        seen = self.pool(pool).generation if generation is None else generation
-        return self._change(_pool_path(pool, "split"), _split(parts), seen, deadline_s)
+        """Split the pool's slots into ``parts``, each a name, a size and the groups that go there."""
+        return self.submit(Split(pool, "", _parts(parts), **_options(generation, deadline_s)))
 
     def merge(
         self,
@@ -125,31 +150,29 @@ class Client:
         generations: Mapping[str, int] | None = None,
         deadline_s: float | None = None,
     ) -> Operation:
-        """Make one pool of several; ``generations`` is what you saw of each, those not named are looked at before."""
-        seen = {pool: (generations or {}).get(pool) for pool in pools}
-        known = {pool: self.pool(pool).generation if seen[pool] is None else seen[pool] for pool in pools}
-        return self._change(_MERGE, {**_merge(pools, name), "expected_generations": known}, None, deadline_s)
+        """Make one pool of several; ``generations`` are the expected ones by pool."""
+        expected = tuple((generations or {}).items())
+        return self.submit(Merge(tuple(pools), name, "", expected_generations=expected, **_options(None, deadline_s)))
 
     def move(self, group: str, pool: str, generation: int | None = None, deadline_s: float | None = None) -> Operation:
         """Rebuild a group on the slots of another pool; ``generation`` is of that pool."""
-        seen = self.pool(pool).generation if generation is None else generation
-        return self._change(_group_path(group, "move"), {"pool": pool}, seen, deadline_s)
+        return self.submit(Move(group, pool, "", **_options(generation, deadline_s)))
 
     def plan_resize(self, pool: str, process_on_nodes: Sequence[int]) -> Mapping[str, Any]:
         """Return what a resize would do; nothing is changed. So with the others."""
-        return self._plan(_pool_path(pool, "resize"), _resize(process_on_nodes))
+        return self.plan(Resize(pool, "", tuple(process_on_nodes)))
 
-    def plan_split(self, pool: str, parts: Sequence[tuple[str, int, Sequence[str]]]) -> Mapping[str, Any]:
+    def plan_split(self, pool: str, parts: Sequence[_Part]) -> Mapping[str, Any]:
         """Return what a split would do."""
-        return self._plan(_pool_path(pool, "split"), _split(parts))
+        return self.plan(Split(pool, "", _parts(parts)))
 
     def plan_merge(self, pools: Sequence[str], name: str) -> Mapping[str, Any]:
         """Return what a merge would do."""
-        return self._plan(_MERGE, _merge(pools, name))
+        return self.plan(Merge(tuple(pools), name, ""))
 
     def plan_move(self, group: str, pool: str) -> Mapping[str, Any]:
         """Return what a move would do."""
-        return self._plan(_group_path(group, "move"), {"pool": pool})
+        return self.plan(Move(group, pool, ""))
 
     def operation(self, operation_id: str) -> Operation:
         """Return an operation as it stands."""
@@ -217,16 +240,6 @@ class Client:
         headers = {"Content-Type": "application/json", "Idempotency-Key": uuid.uuid4().hex}
         return self._ask("POST", path, raw, headers)
 
-    def _change(
-        self, path: str, body: Mapping[str, object], generation: int | None, deadline_s: float | None
-    ) -> Operation:
-        said = {"expected_generation": generation, "deadline_s": deadline_s}
-        return operation_of(self.post(path, {**body, **{key: one for key, one in said.items() if one is not None}}))
-
-    def _plan(self, path: str, body: Mapping[str, object]) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.post(f"{path}?dry_run=true", body)
-        return found
-
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Any:
         """Send a request, and again where that is safe: nothing was done, or it has a key."""
         bearer = {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -262,9 +275,6 @@ class Client:
         raise refusal_of(answer.status, found, answer.retry_after_s)
 
 
-_MERGE = "/api/v1/resource-pools/merge"
-
-
 def _id(operation: Operation | str) -> str:
     return operation if isinstance(operation, str) else operation.id
 
@@ -273,21 +283,20 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _pool_path(name: str, action: str) -> str:
-    return f"/api/v1/resource-pools/{_quoted(name)}/{action}"
+def _path(command: Command) -> str:
+    definition = BY_KIND[command.kind]
+    return "/api/v1" + definition.path.format(**{one: _quoted(getattr(command, one)) for one in definition.in_path})
 
 
-def _group_path(name: str, action: str) -> str:
-    return f"/api/v1/worker-groups/{_quoted(name)}/{action}"
+def _parameters(command: Command) -> dict[str, Any]:
+    """Return the part of the request body that says what to do."""
+    fields = asdict(command)
+    return {one.name: fields[one.name] for one in BY_KIND[command.kind].in_body if one.kind is not Kind.GENERATIONS}
 
 
-def _resize(process_on_nodes: Sequence[int]) -> dict[str, object]:
-    return {"process_on_nodes": list(process_on_nodes)}
+def _options(generation: int | None, deadline_s: float | None) -> dict[str, Any]:
+    return {"expected_generation": generation} | ({} if deadline_s is None else {"deadline_s": deadline_s})
 
 
-def _split(parts: Sequence[tuple[str, int, Sequence[str]]]) -> dict[str, object]:
-    return {"parts": [{"name": name, "size": size, "groups": list(groups)} for name, size, groups in parts]}
-
-
-def _merge(pools: Sequence[str], name: str) -> dict[str, object]:
-    return {"pools": list(pools), "name": name}
+def _parts(parts: Sequence[_Part]) -> tuple[Part, ...]:
+    return tuple(Part(name, size, tuple(groups)) for name, size, groups in parts)

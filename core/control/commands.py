@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, get_args
 
 from core.errors import UsageError
 
@@ -119,6 +119,8 @@ class Move(_CommandOptions):
 
 
 Command: TypeAlias = Pause | Resume | Resize | Split | Merge | Move
+COMMAND_CLASSES: dict[str, Any] = {command.__name__.lower(): command for command in get_args(Command)}
+"""The class of each command by its name."""
 
 
 def expected_generations(command: Command) -> dict[str, int]:

@@ -171,7 +171,7 @@ def test_who_was_slower_is_told_who_changed_what_and_looks_again(driver: Driver,
     dialog.locator(".plan-note").wait_for()
     assert dialog.locator("[type=submit]").is_disabled()
     dialog.locator("[name=confirm]").fill("train")
-    dialog.locator("[name=merged-name]").fill("whole")
+    dialog.locator("[name=name]").fill("whole")
     dialog.locator(".plan-side", has_text="After").get_by_text("whole", exact=True).wait_for()
     dialog.locator("[type=submit]").click()
     dialog.locator(".way .past[data-step=succeeded]").wait_for()

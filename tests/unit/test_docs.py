@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from typer.main import get_command
 
 import core
-from app.api.write_openapi import document
+from app.api.write_openapi import document, with_commands
 from app.cli.program import program
 from core.events import Event
 from tests.app_doubles import House
@@ -57,6 +57,11 @@ def test_the_written_openapi_document_is_what_the_server_gives() -> None:
     if any(importlib.metadata.version(name) != pins[name] for name in ("fastapi", "pydantic")):
         pytest.skip("other versions word the document in another way")
     assert (_ROOT / "docs/openapi.json").read_text(encoding="utf-8") == document(), "run make openapi"
+
+
+def test_the_table_of_commands_is_made_from_their_definitions() -> None:
+    assert with_commands(_REST) == _REST, "run make openapi"
+    assert _REST.count("`POST /api/v1/resource-pools/{name}/resize`") == 1
 
 
 @pytest.mark.parametrize("event", [kind.__name__ for kind in get_args(Event)])

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import json
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from app.api.bodies import request_model
+from core.control.commands import COMMAND_CLASSES
 from core.events import event_classes
+from web.commands import BY_KIND, Kind
 from web.registry import PAGES, Page
 
 _ROOT = Path(__file__).parents[2]
 _SECTIONS = re.split(r"^## ", (_ROOT / "docs/extending.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-_COMMANDS = {"Pause": "pool", "Resume": "pool", "Resize": "pool", "Split": "pool", "Merge": "pools", "Move": "group"}
-# What treats single commands in a way of their own: gate moves, a merge's generations, the driver's own methods.
+# What treats single commands in a way of their own: gate moves, a merge's generations, methods of the driver and the
+# client for the commands that everybody uses.
 _OF_ONE_COMMAND = {
     "core/control/plane.py",
     "core/control/pausing.py",
     "core/control/executor.py",
     "core/controller.py",
     "app/api/routes/submit.py",
+    "app/client/client.py",
 }
 
 
@@ -73,9 +79,25 @@ def test_a_page_is_its_module_its_template_and_one_entry(page: Page) -> None:
     assert naming(names, "web", "app") == {page.load.__module__.replace(".", "/") + ".py", "web/registry.py"}
 
 
-@pytest.mark.parametrize("name", sorted(_COMMANDS))
-def test_a_control_command_is_named_in_no_file_that_is_not_listed(name: str) -> None:
-    verb = name.lower()
-    names = {name, f"{name}Request", f"{verb}_{_COMMANDS[name]}", f"plan_{verb}"}
-    found = naming(names, "core", "app", "web") - _OF_ONE_COMMAND
+@pytest.mark.parametrize("kind", sorted(COMMAND_CLASSES))
+def test_a_control_command_is_named_in_no_file_that_is_not_listed(kind: str) -> None:
+    found = naming({COMMAND_CLASSES[kind].__name__}, "core", "app", "web") - _OF_ONE_COMMAND
     assert found <= listed("A control command")
+    assert f'kind="{kind}"' in (_ROOT / "web/commands.py").read_text(encoding="utf-8")
+
+
+def test_every_command_has_a_definition_with_the_fields_of_its_class() -> None:
+    assert sorted(BY_KIND) == sorted(COMMAND_CLASSES)
+    for kind, definition in BY_KIND.items():
+        options = {"who", "expected_generation", "deadline_s"}
+        fields = {one.name for one in dataclasses.fields(COMMAND_CLASSES[kind])} - options
+        assert {one.name for one in definition.parameters} == fields, kind
+        assert set(definition.in_path) <= fields, kind
+
+
+def test_the_dialog_and_the_requests_know_every_kind_of_parameter() -> None:
+    forms = (_ROOT / "web/static/js/change_forms.js").read_text(encoding="utf-8")
+    drawn = set(re.findall(r'^  "?([\w-]+)"?: {', forms.partition("const KINDS = {")[2], flags=re.MULTILINE))
+    assert drawn == {kind.value for kind in Kind}
+    for definition in BY_KIND.values():
+        assert request_model(definition).model_validate_json(json.dumps(definition.example))

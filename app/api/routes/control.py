@@ -1,76 +1,69 @@
-"""Steering a running driver: pause, resume, resize, split and merge its pools, move a group, cancel.
+"""Steering a running driver: a route for each command of ``web.commands``, cancelling, stacks.
 
-Each answers 202 with the operation it became; the driver carries it out at its next safe point. ``?dry_run=true``
-answers 200 with the plan instead. Handlers translate, nothing more: ``submit`` has the rules.
+A command answers 202 with its operation; the driver executes it at its next safe point. ``?dry_run=true`` answers 200
+with the plan instead. Handlers translate, nothing more: ``submit`` has the rules.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Awaitable, Callable
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path
 from starlette.responses import Response
 
-from app.api.bodies import MAX_NAME, ControlRequest, MergeRequest, MoveRequest, ResizeRequest, SplitRequest
+from app.api.bodies import MAX_NAME, ControlRequest, command_of, request_model
 from app.api.context import Context, Controller, no_query, require_control
 from app.api.documents import CONTROL_PROBLEMS, OperationDocument, PlanDocument
 from app.api.problems import ProblemError, not_found
 from app.api.responses import json_response, page
-from app.api.routes.submit import Asked, plane_of, submit, unfit
+from app.api.routes.submit import Asked, Asking, plane_of, submit, unfit
 from app.api.views import operation_row, operation_view
-from core.control.commands import Merge, Move, Part, Pause, Resize, Resume, Split
+from web.commands import COMMANDS, CommandDefinition
 
 router = APIRouter(prefix="/api/v1", responses=CONTROL_PROBLEMS, dependencies=[Depends(require_control)])
 
-PoolName = Annotated[str, Path(max_length=MAX_NAME)]
-GroupName = Annotated[str, Path(max_length=MAX_NAME)]
-Said = Annotated[ControlRequest | None, Body()]
-_COMMAND: dict[str, Any] = {
-    "status_code": 202,
-    "responses": {
-        202: {"model": OperationDocument, "description": "Accepted; Location is the URL of the operation"},
-        200: {"model": PlanDocument, "description": "The plan, for a dry run"},
-    },
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    202: {"model": OperationDocument, "description": "Accepted; Location is the URL of the operation"},
+    200: {"model": PlanDocument, "description": "The plan, for a dry run"},
 }
 
 
-@router.post("/resource-pools/merge", operation_id="merge_pools", tags=["resource pools"], **_COMMAND)
-async def merge_pools(asked: Asked, body: MergeRequest) -> Response:
-    """Merge pools into one; all groups run on all of its slots."""
-    generations = tuple(body.expected_generations.items())
-    command = Merge(tuple(body.pools), body.name, asked.who.name, expected_generations=generations)
-    return await submit(asked, command, body)
+def _endpoint(definition: CommandDefinition) -> Callable[..., Awaitable[Response]]:
+    """Return the function that answers the route of a command; FastAPI reads what it takes from its signature."""
+    model = request_model(definition)
+
+    async def endpoint(asked: Asking, body: ControlRequest | None = None, name: str = "") -> Response:
+        command = command_of(definition, body, asked.who.name, **dict.fromkeys(definition.in_path, name))
+        return await submit(asked, command, body)
+
+    keyword = Parameter.KEYWORD_ONLY
+    parameters = [Parameter("asked", keyword, annotation=Asked)]
+    if definition.in_path:
+        parameters.append(Parameter("name", keyword, annotation=Annotated[str, Path(max_length=MAX_NAME)]))
+    if definition.in_body:
+        parameters.append(Parameter("body", keyword, annotation=model))
+    else:
+        parameters.append(Parameter("body", keyword, annotation=Annotated[model | None, Body()], default=None))
+    endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return endpoint
 
 
-@router.post("/resource-pools/{name:path}/pause", operation_id="pause_pool", tags=["resource pools"], **_COMMAND)
-async def pause_pool(asked: Asked, name: PoolName, body: Said = None) -> Response:
-    """Pause a pool: new calls on its groups wait, running calls finish."""
-    return await submit(asked, Pause(name, asked.who.name), body)
-
-
-@router.post("/resource-pools/{name:path}/resume", operation_id="resume_pool", tags=["resource pools"], **_COMMAND)
-async def resume_pool(asked: Asked, name: PoolName, body: Said = None) -> Response:
-    """Resume a paused pool."""
-    return await submit(asked, Resume(name, asked.who.name), body)
-
-
-@router.post("/resource-pools/{name:path}/resize", operation_id="resize_pool", tags=["resource pools"], **_COMMAND)
-async def resize_pool(asked: Asked, name: PoolName, body: ResizeRequest) -> Response:
-    """Change the processes per node of a pool; its groups are rebuilt."""
-    return await submit(asked, Resize(name, asked.who.name, tuple(body.process_on_nodes)), body)
-
-
-@router.post("/resource-pools/{name:path}/split", operation_id="split_pool", tags=["resource pools"], **_COMMAND)
-async def split_pool(asked: Asked, name: PoolName, body: SplitRequest) -> Response:
-    """Split a pool into several; each group is assigned to one of them."""
-    parts = tuple(Part(part.name, part.size, tuple(part.groups)) for part in body.parts)
-    return await submit(asked, Split(name, asked.who.name, parts), body)
-
-
-@router.post("/worker-groups/{name:path}/move", operation_id="move_group", tags=["worker groups"], **_COMMAND)
-async def move_group(asked: Asked, name: GroupName, body: MoveRequest) -> Response:
-    """Move a group, and groups that share its processes, to another pool."""
-    return await submit(asked, Move(name, body.pool, asked.who.name), body)
+for _definition in COMMANDS:
+    _subject = "_".join(_definition.in_path) or "pools"
+    router.add_api_route(
+        re.sub(r"{\w+}", "{name:path}", _definition.path),
+        _endpoint(_definition),
+        methods=["POST"],
+        name=f"{_definition.kind}_{_subject}",
+        operation_id=f"{_definition.kind}_{_subject}",
+        tags=["worker groups" if _subject == "group" else "resource pools"],
+        description=_definition.summary,
+        status_code=202,
+        responses=_ANSWERS,
+    )
 
 
 @router.post(

@@ -2,7 +2,7 @@
 // one request however often one clicks, and the progress of the operation.
 
 import { newKey, problemText, read, send, sendForPart } from "./api.js";
-import { CHANGES } from "./change_forms.js";
+import { FORMS } from "./change_forms.js";
 import { $, el, setText } from "./dom.js";
 import { duration } from "./format.js";
 import { settled, whyOf } from "./operation.js";
@@ -26,16 +26,16 @@ class Change {
   #isRefused = false;
 
   constructor(kind, pool, pools) {
-    this.#change = CHANGES[kind];
+    this.#change = FORMS[kind];
     [this.#pool, this.#pools] = [pool, pools];
   }
 
   /** Draw the form; `note` says why it was drawn again. */
   show(note = null) {
-    const title = this.#change.title(this.#pool);
+    const title = this.#change.titleOf(this.#pool);
     const form = el("form", { class: "change-form", novalidate: true },
-      note, el("p", { class: "dim" }, `${this.#change.says} `, el("span", { class: "expects" }, this.#expects())),
-      el("div", { class: "fields" }, this.#change.fields(this.#pool, this.#pools)),
+      note, el("p", { class: "dim" }, `${this.#change.effect} `, el("span", { class: "expects" }, this.#expects())),
+      el("div", { class: "fields" }, this.#change.controls(this.#pool, this.#pools)),
       el("section", { class: "preview", "aria-label": "Plan", "aria-live": "polite" }, el("p", { class: "dim" }, "Loading the plan…")),
       el("label", { class: "field confirm", hidden: true }, el("span", {}, "Type ", el("b", {}, this.#pool.name), " to confirm"),
         el("input", { name: "confirm", autocomplete: "off", spellcheck: "false" })),
@@ -76,7 +76,7 @@ class Change {
 
   #showSubmit() {
     const form = this.#form;
-    const isDestructive = this.#change.isDestructive(form, this.#pool);
+    const isDestructive = this.#change.needsConfirmation(form, this.#pool);
     $(".confirm", form).hidden = !isDestructive;
     const isTyped = !isDestructive || form.elements.confirm.value === this.#pool.name;
     $("[type=submit]", form).disabled = !this.#hasPlan || !isTyped || this.#isSent;
@@ -161,7 +161,7 @@ class Change {
       }
     });
     const foot = el("div", { class: "dialog-foot" }, cancel, el("button", { type: "button", class: "primary", "data-close": true }, "Close"));
-    dialog.replaceChildren(el("div", { class: "dialog-head" }, el("h2", { id: "change-title" }, this.#change.title(this.#pool))),
+    dialog.replaceChildren(el("div", { class: "dialog-head" }, el("h2", { id: "change-title" }, this.#change.titleOf(this.#pool))),
       states, note, el("p", { class: "dim", "data-goes-on": true }, "The operation continues when you close this dialog."), foot);
     dialog.dataset.operation = operation.id;
     $("[data-close]", foot).focus();

@@ -1,39 +1,31 @@
-// What can be changed about a pool: the fields of each change, what is wrong with them (`misfit`), the request, and its
-// words. Whether it can be applied is the server's decision: it answers with a plan.
+// The forms of the commands: each is made from its definition (web/commands.py), which the page carries. A parameter has
+// the control of its kind. Whether a command can be applied is the server's decision: it answers with a plan.
 
-import { el } from "./dom.js";
+import { dataBlock, el } from "./dom.js";
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-const path = (kind, name) => `/resource-pools/${encodeURIComponent(name)}/${kind}`;
-const field = (label, control, hint = null) => el("label", { class: "field" }, el("span", {}, label), control, hint && el("small", {}, hint));
+const field = (label, control, hint = "") => el("label", { class: "field" }, el("span", {}, label), control, hint && el("small", {}, hint));
 const numbersOf = (text) => text.split(/[\s,]+/).filter(Boolean).map(Number);
-const options = (names) => names.map((name) => el("option", { value: name }, name));
-
-const addUp = (numbers) => (numbers.length > 1 ? `${numbers.join(" + ")} = ${sum(numbers)}` : String(numbers[0]));
+const select = (name, names) => el("select", { name }, names.map((one) => el("option", { value: one }, one)));
+const valueOf = (form, { name }) => form.elements[name].value.trim();
+const others = (pools, pool) => pools.filter((one) => one.name !== pool.name);
 const isWhole = (n) => Number.isInteger(n) && n > 0;
+const addUp = (numbers) => (numbers.length > 1 ? `${numbers.join(" + ")} = ${sum(numbers)}` : String(numbers[0]));
 
-const simple = (kind, title, verb, says) => ({
-  title: (pool) => `${title} ${pool.name}`, verb, says,
-  fields: () => [],
-  misfit: () => "",
-  request: (form, pool) => ({ path: path(kind, pool.name), body: { expected_generation: pool.generation } }),
-  isDestructive: () => false,
-});
-
-function freshName(wanted, taken) {
+function freshName(wanted, pools) {
+  const taken = new Set(pools.map((one) => one.name));
   let name = wanted;
   for (let n = 2; taken.has(name); n += 1) name = `${wanted}-${n}`;
   return name;
 }
 
 function partFields(pool, pools) {
-  const taken = new Set(pools.map((one) => one.name));
   const sizes = [Math.ceil(pool.world_size / 2), Math.floor(pool.world_size / 2)];
   const half = Math.ceil(pool.groups.length / 2);
   const list = el("div", { class: "parts" });
   const add = (size, names) => {
     const n = list.childElementCount + 1;
-    const alone = names.length === 1 && !taken.has(names[0]) ? names[0] : freshName(`${pool.name}-${n}`, taken);
+    const alone = names.length === 1 && pools.every((one) => one.name !== names[0]) ? names[0] : freshName(`${pool.name}-${n}`, pools);
     list.append(el("fieldset", { class: "part" }, el("legend", {}, `Pool ${n}`),
       field("Name", el("input", { name: "part-name", value: alone, required: true, maxlength: 200, autocomplete: "off" })),
       field("Slots", el("input", { name: "part-size", type: "number", min: 1, max: pool.world_size, value: Math.max(size, 1), required: true })),
@@ -60,80 +52,97 @@ function partsOf(form, pool) {
   }));
 }
 
-const chosenPools = (form, pool) => [pool.name, ...[...form.querySelectorAll("[name=merge]:checked")].map((box) => box.value)];
-
-export const CHANGES = {
-  pause: simple("pause", "Pause", "Pause", "New calls on its groups wait. Running calls finish; other pools are not affected."),
-  resume: simple("resume", "Resume", "Resume", "Waiting calls continue."),
-  resize: {
-    title: (pool) => `Resize ${pool.name}`, verb: "Resize", says: "Its groups are rebuilt on the new slots.",
-    fields: (pool) => [field("Processes per node", el("input", {
-      name: "shape", value: pool.process_on_nodes.join(", "), required: true, inputmode: "numeric", autocomplete: "off",
-    }), "One number per node, for example 4, or 2, 2 for two nodes.")],
-    misfit: (form, pool) => {
-      const shape = numbersOf(form.elements.shape.value);
-      if (!shape.length || !shape.every(isWhole)) return "Enter a whole number of processes for each node.";
-      return String(shape) === String(pool.process_on_nodes) ? "This is the current size." : "";
-    },
-    request: (form, pool) => ({
-      path: path("resize", pool.name),
-      body: { process_on_nodes: numbersOf(form.elements.shape.value), expected_generation: pool.generation },
-    }),
-    isDestructive: (form, pool) => sum(numbersOf(form.elements.shape.value)) < pool.world_size,
+// Of each kind of parameter: its control, its value, and what is wrong with the value before the server is asked.
+const KINDS = {
+  "this-pool": { control: () => [], value: (form, parameter, pool) => pool.name },
+  pool: {
+    control: ({ name, label }, pool, pools) => field(label, select(name, others(pools, pool).map((one) => one.name))),
+    value: valueOf,
   },
-  split: {
-    title: (pool) => `Split ${pool.name}`, verb: "Split",
-    says: "Splits its slots into several pools, in rank order. Each group is assigned to one of them.",
-    fields: partFields,
-    misfit: (form, pool) => {
-      const parts = partsOf(form, pool);
+  group: { control: ({ name, label }, pool) => field(label, select(name, pool.groups)), value: valueOf },
+  "new-name": {
+    control: ({ name, label }, pool, pools) => field(label, el("input", {
+      name, value: freshName("all", pools), required: true, maxlength: 200, autocomplete: "off",
+    })),
+    value: valueOf,
+    misfit: (value) => (value ? "" : "The new pool needs a name."),
+  },
+  pools: {
+    control: ({ name, label }, pool, pools) => el("fieldset", { class: "part" }, el("legend", {}, label), others(pools, pool).map((one, i, all) =>
+      el("label", { class: "check" }, el("input", { type: "checkbox", name, value: one.name, checked: all.length === 1 }), `${one.name}, ${one.world_size} slots`))),
+    value: (form, { name }, pool) => [pool.name, ...[...form.querySelectorAll(`[name="${name}"]:checked`)].map((box) => box.value)],
+    misfit: (value) => (value.length < 2 ? "Select at least one other pool." : ""),
+  },
+  sizes: {
+    control: ({ name, label, hint }, pool) => field(label, el("input", {
+      name, value: pool.process_on_nodes.join(", "), required: true, inputmode: "numeric", autocomplete: "off",
+    }), hint),
+    value: (form, parameter) => numbersOf(valueOf(form, parameter)),
+    misfit: (value, pool) => {
+      if (!value.length || !value.every(isWhole)) return "Enter a whole number of processes for each node.";
+      return String(value) === String(pool.process_on_nodes) ? "This is the current size." : "";
+    },
+  },
+  parts: {
+    control: (parameter, pool, pools) => partFields(pool, pools),
+    value: (form, parameter, pool) => partsOf(form, pool),
+    misfit: (parts, pool) => {
       const sizes = parts.map((part) => part.size);
       if (parts.some((part) => !part.name)) return "Each pool needs a name.";
       if (!sizes.every(isWhole)) return "Each pool needs a whole number of slots.";
       return sum(sizes) === pool.world_size ? "" : `The sizes add up to ${addUp(sizes)}, but ${pool.name} has ${pool.world_size} slots.`;
     },
-    request: (form, pool) => ({ path: path("split", pool.name), body: { parts: partsOf(form, pool), expected_generation: pool.generation } }),
-    isDestructive: () => true,
   },
-  merge: {
-    title: (pool) => `Merge ${pool.name} with others`, verb: "Merge", says: "Merges several pools into one. All groups run on all of its slots.",
-    fields: (pool, pools) => {
-      const others = pools.filter((one) => one.name !== pool.name);
-      return [
-        el("fieldset", { class: "part" }, el("legend", {}, "With"), others.map((one) => el("label", { class: "check" },
-          el("input", { type: "checkbox", name: "merge", value: one.name, checked: others.length === 1 }), `${one.name}, ${one.world_size} slots`))),
-        field("Name of the merged pool", el("input", {
-          name: "merged-name", value: freshName("all", new Set(pools.map((one) => one.name))), required: true, maxlength: 200, autocomplete: "off",
-        })),
-      ];
-    },
-    misfit: (form, pool) => {
-      if (chosenPools(form, pool).length < 2) return "Select at least one other pool.";
-      return form.elements["merged-name"].value.trim() ? "" : "The merged pool needs a name.";
-    },
-    request: (form, pool, pools) => {
-      const names = chosenPools(form, pool);
-      return {
-        path: "/resource-pools/merge",
-        body: {
-          pools: names, name: form.elements["merged-name"].value.trim(),
-          expected_generations: Object.fromEntries(pools.filter((one) => names.includes(one.name)).map((one) => [one.name, one.generation])),
-        },
-      };
-    },
-    isDestructive: () => true,
-  },
-  move: {
-    title: (pool) => `Move a group of ${pool.name}`, verb: "Move", says: "Rebuilds the group, and groups that share its processes, on the slots of another pool.",
-    fields: (pool, pools) => [
-      field("Group", el("select", { name: "group" }, options(pool.groups))),
-      field("To pool", el("select", { name: "target" }, options(pools.filter((one) => one.name !== pool.name).map((one) => one.name)))),
-    ],
-    misfit: () => "",
-    request: (form, pool, pools) => ({
-      path: `/worker-groups/${encodeURIComponent(form.elements.group.value)}/move`,
-      body: { pool: form.elements.target.value, expected_generation: pools.find((one) => one.name === form.elements.target.value)?.generation },
-    }),
-    isDestructive: () => false,
-  },
+  generations: { control: () => [], value: () => undefined },
 };
+
+/** The form of one command. */
+class CommandForm {
+  constructor(definition) {
+    Object.assign(this, definition);
+  }
+
+  get verb() {
+    return this.kind[0].toUpperCase() + this.kind.slice(1);
+  }
+
+  titleOf(pool) {
+    return this.title.replace("{pool}", pool.name);
+  }
+
+  controls(pool, pools) {
+    return this.parameters.map((one) => KINDS[one.kind].control(one, pool, pools));
+  }
+
+  #values(form, pool) {
+    return Object.fromEntries(this.parameters.map((one) => [one.name, KINDS[one.kind].value(form, one, pool)]));
+  }
+
+  /** What is wrong with the form, or nothing. */
+  misfit(form, pool) {
+    const values = this.#values(form, pool);
+    return this.parameters.map((one) => KINDS[one.kind].misfit?.(values[one.name], pool)).find(Boolean) ?? "";
+  }
+
+  /** The path and the body, with the generations that this reader saw. */
+  request(form, pool, pools) {
+    const body = this.#values(form, pool);
+    const generationOf = (name) => pools.find((one) => one.name === name)?.generation;
+    const several = this.parameters.find((one) => one.kind === "generations");
+    if (several) body[several.name] = Object.fromEntries(body.pools.map((name) => [name, generationOf(name)]));
+    else body.expected_generation = generationOf(body.pool);
+    const path = this.path.replace(/{(\w+)}/g, (all, name) => {
+      const value = body[name];
+      delete body[name];
+      return encodeURIComponent(value);
+    });
+    return { path, body };
+  }
+
+  needsConfirmation(form, pool) {
+    if (this.confirm !== "smaller") return this.confirm === "always";
+    return this.parameters.some((one) => one.kind === "sizes" && sum(KINDS.sizes.value(form, one)) < pool.world_size);
+  }
+}
+
+export const FORMS = Object.fromEntries((dataBlock("commands") ?? []).map((one) => [one.kind, new CommandForm(one)]));
