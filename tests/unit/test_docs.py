@@ -27,7 +27,8 @@ _DASHBOARD = (_ROOT / "docs/dashboard.md").read_text(encoding="utf-8")
 
 
 def test_every_route_is_described() -> None:
-    routes = [route for route in House().app.routes if isinstance(route, APIRoute)]
+    pages = {page.path for page in PAGES}  # described in docs/dashboard.md, which the next test checks
+    routes = [route for route in House().app.routes if isinstance(route, APIRoute) and route.path not in pages]
     assert len(routes) > 20
     missing = [
         f"{method} {route.path}"

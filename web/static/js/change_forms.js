@@ -4,7 +4,7 @@
 import { dataBlock, el } from "./dom.js";
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-const field = (label, control, hint = "") => el("label", { class: "field" }, el("span", {}, label), control, hint && el("small", {}, hint));
+const field = (label, control, hint = "") => el("label", { class: "field" }, el("span", {}, label), control, hint ? el("small", {}, hint) : null);
 const numbersOf = (text) => text.split(/[\s,]+/).filter(Boolean).map(Number);
 const select = (name, names) => el("select", { name }, names.map((one) => el("option", { value: one }, one)));
 const valueOf = (form, { name }) => form.elements[name].value.trim();
@@ -111,7 +111,7 @@ class CommandForm {
   }
 
   controls(pool, pools) {
-    return this.parameters.map((one) => KINDS[one.kind].control(one, pool, pools));
+    return this.parameters.flatMap((one) => KINDS[one.kind].control(one, pool, pools));
   }
 
   #values(form, pool) {
