@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -73,14 +74,14 @@ def perform(state: GroupState, group: Any, method: Method, args: tuple[Any, ...]
             lambda: fetch_again(live, refs),
         )
     except BaseException as error:
-        raise_detached(_failed(live, method, tracker, error))
+        raise_detached(_failed(live, tracker, error))
     tracker.finished(received.rows_out, received.bytes_in)
     return received.result
 
 
-def _failed(live: LiveWorkers, method: Method, tracker: CallTracker, error: BaseException) -> BaseException:
+def _failed(live: LiveWorkers, tracker: CallTracker, error: BaseException) -> BaseException:
     """Record that a call failed; return the error that the driver gets."""
-    completed = _completed(live, method.name, error)
+    completed = _completed(live, tracker.facts, error)
     # First the failure, then that no more ranks are asked: a call that asked none would else end as "ok".
     tracker.failed(completed)
     tracker.sealed()
@@ -303,7 +304,7 @@ class _Resolve:
         return received.result
 
     def _failed(self, at_ns: int, error: BaseException) -> BaseException:
-        completed = _completed(self.route.live, self.route.method.name, error)
+        completed = _completed(self.route.live, self.tracker.facts, error)
         self._record(at_ns, completed)
         return completed
 
@@ -343,12 +344,15 @@ class _Resolve:
         return here
 
 
-def _completed(live: LiveWorkers, method: str, error: BaseException) -> BaseException:
+def _completed(live: LiveWorkers, facts: CallFacts, error: BaseException) -> BaseException:
     """Add to an error what only the driver knows: a dead worker's rank, a rank's node, since when there are so many."""
     if isinstance(error, UnevenSplitError) and live.since:
         return replace(error, message=f"{error.message}; {live.since}")
     if isinstance(error, WorkerDiedError):
-        return live.deaths.explained(error, method)
+        so_far_s = (live.runtime.clock.now_ns() - facts.at_ns) / 1e9
+        return live.deaths.explained(
+            error, facts.method, math.inf if facts.timeout_s is None else facts.timeout_s - so_far_s
+        )
     if isinstance(error, WorkerError) and not error.node and 0 <= error.rank < live.world_size:
         error.node = live.workers.node(error.rank)
     return error

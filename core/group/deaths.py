@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -10,9 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
-from core.errors import WorkerDiedError
+from core.errors import DeathKind, WorkerDiedError
 from core.health.in_flight import calls_in_flight, states_of
-from core.health.investigator import Case
+from core.health.investigator import UNREACHABLE_S, Case
 from core.health.policy import DeathPolicy
 from core.health.report import Victim
 from core.health.watched_process import WatchedProcess
@@ -134,8 +135,12 @@ class Deaths:
             case = self._cases.get(rank)
         return case is not None and not case.closed.is_set()
 
-    def explained(self, error: WorkerDiedError, method: str) -> WorkerDiedError:
-        """Return what is known of the death that a call of ``method`` met; waits a while for the investigation."""
+    def explained(self, error: WorkerDiedError, method: str, left_s: float = math.inf) -> WorkerDiedError:
+        """Return what is known of the death that a call of ``method`` met; waits a while for the investigation.
+
+        That of a worker that cannot be reached lasts until the cluster knows more, but ends with the call's deadline,
+        ``left_s`` from now.
+        """
         ranks = self._attached()
         if ranks is None or error.group not in ("", ranks.group) or error.how:
             return error
@@ -144,9 +149,11 @@ class Deaths:
             # What Ray says of a worker that its memory monitor killed does not name it.
             case = self._cases.get(next(iter(self._cases), rank) if rank < 0 and not error.worker else rank)
         if case is not None:
-            case.closed.wait(_OUTCOME_S)
-        if case is not None and case.error is not None:
-            return replace(case.error)
+            case.closed.wait(max(_OUTCOME_S, min(UNREACHABLE_S + _OUTCOME_S, left_s) if case.is_unreachable else 0.0))
+            if case.error is not None:
+                return replace(case.error)
+            if error.kind is DeathKind.UNREACHABLE:
+                return _unreachable(case.victim, error, method)
         return error if rank < 0 or error.rank >= 0 else _with_place(ranks, rank, error, method)
 
     def overdue(self, ranks: Collection[int]) -> Case | None:
@@ -213,6 +220,25 @@ class Deaths:
             at_ns=ranks.runtime.clock.now_ns(),
             others=tuple(state for state in states if state.rank != process.rank),
         )
+
+
+def _unreachable(victim: Victim, error: WorkerDiedError, method: str) -> WorkerDiedError:
+    """Return the error of a call to a worker that could not be reached, and that is not known to have died."""
+    reason = error.message.partition(" The task may or may not")[0]
+    return replace(
+        error,
+        message=(
+            f"{victim.who} (worker {victim.worker}) could not be reached in {method}: {reason} "
+            f"Whether {method} ran there is not known, and its process may be alive: check the network and the node; "
+            f"the next call asks it again"
+        ),
+        group=victim.group,
+        rank=victim.rank,
+        node=victim.node,
+        method=method,
+        worker=victim.worker,
+        pid=victim.pid,
+    )
 
 
 def _with_place(ranks: Ranks, rank: int, error: WorkerDiedError, method: str) -> WorkerDiedError:

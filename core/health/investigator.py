@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from core.cluster import Cluster
+from core.cluster import Cluster, Ref
 from core.errors import ClusterUnreachableError, DeathKind, StateError, WorkerDiedError
 from core.events import Notice
 from core.health.evidence import Clues, Findings, Verdict, examine, judge
@@ -32,6 +32,10 @@ _log = logging.getLogger("podium.health")
 _FLUSH_S = 2.0
 _WORDS_S = 1.5
 _LOOK_S = 1.5
+UNREACHABLE_S = 75.0
+"""How long the cluster may take to call a worker dead that cannot be reached: Ray some 15 s after its connections are
+closed, 63 s where a machine is gone without closing any."""
+_ASK_AGAIN_S = 0.5
 _TOGETHER_S = 0.05
 """Workers that die together are all investigated before the driver is ended for the first of them."""
 
@@ -41,7 +45,8 @@ class Case:
     """A worker's death, from the moment it is heard of; ``error`` is set once its cause is known.
 
     ``heard`` is the cluster's error, if it came with one; ``policy`` returns what follows the death; ``dismiss`` is
-    called when it was a false alarm.
+    called when it was a false alarm. A worker that could not be reached is asked again, by ``ping``, until
+    ``undecided_until_s``.
     """
 
     runtime: Runtime
@@ -53,6 +58,13 @@ class Case:
     closed: threading.Event = field(default_factory=threading.Event)
     closed_s: float = 0.0
     error: WorkerDiedError | None = None
+    ping: Ref | None = None
+    undecided_until_s: float = field(default_factory=lambda: time.monotonic() + UNREACHABLE_S)
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether the cluster says no more than that it could not reach the worker."""
+        return self.heard is not None and self.heard.kind is DeathKind.UNREACHABLE
 
     def copy_of_error(self) -> WorkerDiedError:
         """Return the error of a closed case as another object, to be raised.
@@ -93,16 +105,26 @@ class Investigator:
 
     def _run(self) -> None:
         must_end: Cluster | None = None
+        undecided: list[Case] = []
         while True:
+            pause_s = _TOGETHER_S if must_end is not None else _ASK_AGAIN_S if undecided else None
             try:
-                case = self._cases.get(timeout=None if must_end is None else _TOGETHER_S)
+                case = self._cases.get(timeout=pause_s)
             except queue.Empty:
                 if must_end is not None:
                     must_end.abandon()
-                end_driver()
-                return
+                    end_driver()
+                    return
+                while undecided:
+                    self._cases.put(undecided.pop())
+                continue
             if case is None:
+                for one in undecided:
+                    one.closed.set()
                 return
+            if self._is_undecided(case):
+                undecided.append(case)
+                continue
             try:
                 if self._close_case(case):
                     must_end = case.runtime.cluster
@@ -113,6 +135,26 @@ class Investigator:
                     # A call of a driver that is about to be ended does not go on to something else.
                     case.closed_s = time.monotonic()
                     case.closed.set()
+
+    def _is_undecided(self, case: Case) -> bool:
+        """Ask a worker again that could not be reached; return whether it still neither answers nor is called dead."""
+        if not case.is_unreachable or time.monotonic() > case.undecided_until_s or not case.runtime.connected:
+            return False
+        if self._watch.has_ended(case.process.key):
+            return False
+        cluster = case.runtime.cluster
+        try:
+            if case.ping is None:
+                case.ping = cluster.ask(case.process.actor, entries.IS_ALIVE, (), {})
+            if not cluster.wait([case.ping], 1, 0.0)[0]:
+                return True
+            cluster.fetch([case.ping])
+        except WorkerDiedError as error:
+            case.heard, case.ping = error, None
+            return case.is_unreachable
+        except Exception as error:
+            _log.debug("%s could not be asked: %s", case.victim.worker, error)
+        return False
 
     def _close_case(self, case: Case) -> bool:
         """Find the cause, record it, print it; return whether the driver is to be ended for it."""
@@ -147,7 +189,7 @@ class Investigator:
         heard = case.heard
         if self._watch.last_of(process.key).raylet_end:
             return ""  # Its process may live for a while, but no call reaches it.
-        if heard is None or heard.kind is DeathKind.UNREACHABLE:
+        if heard is None or case.is_unreachable:
             try:
                 ref = cluster.ask(process.actor, entries.IS_ALIVE, (), {})
                 cluster.fetch([ref], _WORDS_S)

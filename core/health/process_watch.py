@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from core.cluster import Cluster, Outcome
-from core.errors import WorkerDiedError
+from core.errors import DeathKind, WorkerDiedError
 from core.events import CallStalled
 from core.health.evidence import process_state, raylet_end_in_words, raylet_end_of_killed, rss_bytes, wait_status
 from core.health.in_flight import CallInFlight, calls_in_flight, ranks_in_words, ranks_out
@@ -242,10 +242,8 @@ class ProcessWatch:
         )
 
     def _forget(self, tracked: TrackedProcess) -> None:
-        """Drop a process that no group uses; one that ended is kept until its death was investigated."""
-        if tracked.ended.is_set() and any(
-            ranks.is_under_investigation(rank) for ref, rank in tracked.ranks if (ranks := ref()) is not None
-        ):
+        """Drop a process that no group uses; one that may have ended is kept until that was investigated."""
+        if any(ranks.is_under_investigation(rank) for ref, rank in tracked.ranks if (ranks := ref()) is not None):
             return
         with self._lock:
             self._tracked.pop(tracked.key, None)
@@ -275,7 +273,8 @@ class ProcessWatch:
             self._report(tracked, outcome.error)
 
     def _report(self, tracked: TrackedProcess, error: WorkerDiedError | None) -> None:
-        tracked.ended.set()
+        if error is None or error.kind is not DeathKind.UNREACHABLE:
+            tracked.ended.set()
         runtime = self._runtime()
         out = set() if runtime is None else ranks_out(runtime)
         # Of the groups that share the process the one with a call in flight comes first: its report is printed.

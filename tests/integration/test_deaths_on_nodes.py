@@ -11,6 +11,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif("PODIUM_SLOW" not in os.environ, reason="a Ray of three nodes of its own: make test-slow"),
 ]
 
-HEAD, SECOND, THIRD, FOURTH, FIFTH = (f"127.0.0.{last}" for last in (2, 10, 11, 12, 13))
+HEAD, SECOND, THIRD, FOURTH, FIFTH, SIXTH = (f"127.0.0.{last}" for last in (2, 10, 11, 12, 13, 14))
 LIMIT_S = 2.0
 
 
@@ -173,6 +175,59 @@ def test_a_node_that_dies_is_told_for_each_of_its_workers_long_before_the_cluste
         group.processes()
     group.close()
     pool.close()
+
+
+def test_a_machine_that_is_gone_at_once_with_all_that_ran_there_is_a_death_once_the_cluster_says_so(
+    nodes: Nodes, seen: tuple[Runtime, RecordingObserver]
+) -> None:
+    runtime, observer = seen
+    be_on_another_machine(runtime)
+    nodes.add(num_cpus=16, node_ip_address=SIXTH)
+    pool = RayResourcePool([2], use_gpu=False, max_colocate_count=8)
+    group = RayWorkerGroup(pool, RayClassWithInitArgs(Mortal), name_prefix="cut", on_death="raise")
+    pids = group.processes()
+    assert {runtime.cluster.node_of(actor) for actor in group.workers} == {SIXTH}
+    be_on_another_machine(runtime, group)
+    told: list[WorkerDiedError] = []
+
+    def call() -> None:
+        try:
+            group.end(-1, 0, 120.0)
+        except WorkerDiedError as error:
+            told.append(error)
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    assert eventually(lambda: any(len(one.out) == 2 for one in calls_in_flight(runtime)), LIMIT_S)
+    kill_all_at_once(pids[0][1])
+    killed_s = time.monotonic()
+    # Its connections are closed, so that Ray calls the workers unreachable at first.
+    calling.join(90)
+    assert told, "the call in flight still waits"
+    print(f"raised {time.monotonic() - killed_s:.1f} s after the end of the machine")
+    assert (told[0].how, told[0].group, told[0].method, told[0].rank >= 0) == ("its node died", "cut", "end", True)
+    assert eventually(lambda: len([one for one in observer.of(WorkerEnded) if one.group == "cut"]) == 2, LIMIT_S)
+    group.close()
+    pool.close()
+
+
+def kill_all_at_once(raylet: int) -> None:
+    """End the processes of a node so that none is left to tell of another: its node watcher first stands still."""
+    parents = {int(folder.name): parent_of(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
+    of_node = [raylet]
+    for pid in of_node:
+        of_node += [child for child, parent in parents.items() if parent == pid]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in reversed(of_node):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def parent_of(pid: int) -> int:
+    """Return a process's parent, 0 when it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    return 0
 
 
 def test_a_group_goes_on_elsewhere_with_its_state_after_its_node_died(

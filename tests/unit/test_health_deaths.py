@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ import pytest
 import torch
 
 from core import DataProto, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, create_colocated_worker_cls, get
-from core.errors import WorkerDiedError
+from core.errors import DeathKind, WorkerDiedError
 from core.events import CallFinished, Event, Notice, RankState, WorkerEnded
 from core.group import deadline, deaths
 from core.group.worker_group import state_of
 from core.health import investigator
 from core.health.in_flight import calls_in_flight
+from core.health.monitor import monitor_of
 from core.testing import RecordingObserver, local_controller
 from tests.group_workers import Held, Rows, Waiting
 
@@ -171,3 +173,68 @@ def test_a_death_that_the_cluster_tells_without_a_name_is_explained_all_the_same
     assert state_of(one).live is not None
     told = state_of(one).workers_for("nap").deaths.explained(WorkerDiedError("the node ran low on memory"), "nap")
     assert (told.rank, told.group, told.worker) == (1, "g", "gWaiting_0:1")
+
+
+UNREACHABLE = WorkerDiedError(
+    "The actor 4f is unavailable: Socket closed. The task may or may not have been executed on the actor.",
+    kind=DeathKind.UNREACHABLE,
+)
+
+
+@pytest.fixture
+def cut_off(seen: RecordingObserver, monkeypatch: pytest.MonkeyPatch) -> RayWorkerGroup:
+    """A group whose ranks are busy, and whose rank 1 the cluster could not reach, as the watch and a call report it."""
+    monkeypatch.setattr(investigator, "_ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(deaths, "_OUTCOME_S", 0.05)
+    one = group()
+    one.wait_later()
+    live = state_of(one).workers_for("wait_later")
+    watch = monitor_of(live.runtime)._watch
+    watch._report(watch._tracked[live.process(1).key], UNREACHABLE)
+    live.deaths.hear(1, UNREACHABLE, "wait_later", 1)
+    return one
+
+
+def explained(one: RayWorkerGroup, left_s: float = math.inf) -> WorkerDiedError:
+    return state_of(one).workers_for("wait_later").deaths.explained(UNREACHABLE, "wait_later", left_s)
+
+
+def test_a_worker_that_cannot_be_reached_has_died_once_the_cluster_says_so(
+    seen: RecordingObserver, cut_off: RayWorkerGroup
+) -> None:
+    told: list[WorkerDiedError] = []
+    calling = threading.Thread(target=lambda: told.append(explained(cut_off)))
+    calling.start()
+    calling.join(0.2)
+    assert calling.is_alive()
+    assert not seen.of(WorkerEnded)
+    cut_off.workers[1].kill("has died because its node has died")
+    calling.join(10)
+    (death,) = seen.of(WorkerEnded)
+    assert (death.rank, death.died, death.method) == (1, True, "wait_later")
+    assert "its node has died" in death.reason
+    assert (told[0].rank, told[0].how) == (1, death.reason)
+
+
+def test_a_worker_that_can_be_reached_again_has_not_died_and_is_watched_as_before(
+    seen: RecordingObserver, cut_off: RayWorkerGroup
+) -> None:
+    Held.gate.set()
+    error = explained(cut_off)
+    assert str(error).startswith(
+        f"rank 1 of g, pid {error.pid}, node 127.0.0.1 (worker gWaiting_0:1) could not be reached"
+    )
+    assert "in wait_later: The actor 4f is unavailable: Socket closed. Whether wait_later ran there is not" in str(
+        error
+    )
+    assert (error.rank, error.group, error.method, error.kind) == (1, "g", "wait_later", DeathKind.UNREACHABLE)
+    assert not seen.of(WorkerEnded)
+    assert cut_off.echo(1) == [1, 1, 1]
+    cut_off.workers[1].kill()
+    (death,) = seen.await_count(WorkerEnded, 1)
+    assert death.rank == 1
+
+
+def test_the_wait_for_what_became_of_a_worker_ends_with_the_deadline_of_the_call(cut_off: RayWorkerGroup) -> None:
+    assert explained(cut_off, 0.1).kind is DeathKind.UNREACHABLE
+    assert state_of(cut_off).workers_for("echo").deaths.is_open(1)
