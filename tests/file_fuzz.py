@@ -270,7 +270,7 @@ def run_unbound(path: Path, script: str) -> str:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE type = 'table'")
         connection.execute("PRAGMA writable_schema = RESET")
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(sqlite3.Error, MemoryError):
             connection.executescript(script)
         connection.execute("PRAGMA writable_schema = ON")
         connection.executemany("UPDATE sqlite_master SET sql = ?2 WHERE name = ?1 AND sql IS NOT NULL", kept)
@@ -298,7 +298,8 @@ class Case:
         (mutate,) = rng.choices([one for _, one in MUTATIONS], [weight for weight, _ in MUTATIONS])
         try:
             return f"{mutate.__name__}: {mutate(self.path, rng)[:300]}"
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
+            # The memory of this process is bounded, as that of ``podium view`` is.
             return f"{mutate.__name__} refused: {error}"
 
     def findings(self) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ _MOST_SAID = 200
 _HEAP_BYTES = 128 * 1024**2
 _LIMITS = {
     # The longest text, blob or row that SQLite touches, in bytes.
-    sqlite3.SQLITE_LIMIT_LENGTH: 32 * 1024**2,
+    sqlite3.SQLITE_LIMIT_LENGTH: 8 * 1024**2,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_COLUMN: 100,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,

@@ -9,12 +9,20 @@ from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_MOST_NS = 2**63
 Record = dict[str, Any]
 
 
 def ms(ns: float) -> float:
-    """Return nanoseconds as milliseconds; an infinite number, which a file can hold, is an OverflowError."""
-    return round(ns) / 1e6
+    """Return nanoseconds as milliseconds.
+
+    Raises:
+        OverflowError: It is infinite or does not fit into 64 bits, as a file can hold; no calendar has such a time.
+    """
+    whole = round(ns)
+    if not -_MOST_NS <= whole < _MOST_NS:
+        raise OverflowError(f"{ns:.3g} ns is not a time")
+    return whole / 1e6
 
 
 def ms_or_none(ns: int | None) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from app.store.row_query import RowQuery
+from app.store.row_query import RowQuery, ms
 from web.rows import AuditEntry
 
 
@@ -62,3 +62,10 @@ def test_a_new_field_of_a_row_type_is_selected() -> None:
     assert [
         part.split("AS")[1] for part in RowQuery(AuditEntry, "audit_entry").select.split(" FROM ")[0].split(", ")
     ] == [name.removeprefix("AS") for name in names]
+
+
+@pytest.mark.parametrize("ns", [2**63, -(2**63) - 1, -1e308, 9e999])
+def test_a_time_that_no_calendar_has_is_an_error(ns: float) -> None:
+    with pytest.raises(OverflowError):
+        ms(ns)
+    assert ms(2**63 - 1) == (2**63 - 1) / 1e6
