@@ -115,7 +115,9 @@ class RankTotal:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool in its current state. ``state`` is active, pausing, paused, changing, closed or failed.
+    """A pool in its current state. ``state`` is pending, active, pausing, paused, changing, closed or failed.
+
+    A pending pool is open for calls, but its slots are not reserved yet; only a running driver knows of it.
 
     The calls in flight and waiting at the gate are None where only the file is there to ask.
     """

@@ -227,7 +227,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """A pool as it is now. ``state`` is active, pausing, paused, changing, closed or failed.
+    """A pool as it is now. ``state`` is pending, active, pausing, paused, changing, closed or failed.
+
+    A pending pool is open for calls, but its slots are not reserved yet.
 
     ``n_calls_waiting`` calls wait at the pool's gate, ``n_calls_in_flight`` have passed it and are not done.
     """

@@ -366,9 +366,10 @@ def _off_thread(work: Callable[[], T]) -> T:
 
 
 def _snapshot(pool: RayResourcePool) -> PoolSnapshot:
+    is_unplaced = pool.placement_if_any is None
     return PoolSnapshot(
         name=pool.name,
-        state=pool.state.value,
+        state="pending" if is_unplaced and pool.state is PoolState.ACTIVE else pool.state.value,
         generation=pool.generation,
         process_on_nodes=tuple(pool.store),
         world_size=pool.world_size,

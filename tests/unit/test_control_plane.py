@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, get
+from core.cluster import Placement, ReserveRequest
+from core.cluster.local import LocalCluster
 from core.control import Operation, OperationState, Pause, Resume, RuntimeControl
 from core.controller import Controller, control_plane
 from core.errors import GenerationConflictError, StateError, UnknownNameError
@@ -50,6 +52,24 @@ def group(pool: RayResourcePool) -> RayWorkerGroup:
 def test_there_is_one_control_plane_per_runtime(local: Local) -> None:
     assert local[0].plane is control_plane(local[0].runtime)
     assert Controller.current().plane is local[0].plane
+
+
+def test_a_pool_is_pending_until_its_slots_are_reserved(
+    local: Local, pool: RayResourcePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane, seen = local[0].plane, list[str]()
+    assert plane.pool("rollout").state == "pending"
+    reserve = LocalCluster.reserve
+
+    def reserve_slowly(cluster: LocalCluster, request: ReserveRequest, timeout_s: float) -> Placement:
+        seen.append(plane.pool("rollout").state)
+        return reserve(cluster, request, timeout_s)
+
+    monkeypatch.setattr(LocalCluster, "reserve", reserve_slowly)
+    pool.get_placement_groups()
+    assert (seen, plane.pool("rollout").state) == (["pending"], "active")
+    plane.submit(Pause("rollout", who="test"))
+    assert plane.pool("rollout").state == "paused"
 
 
 def test_a_snapshot_says_what_a_pool_is_and_holds(local: Local, pool: RayResourcePool, group: RayWorkerGroup) -> None:
