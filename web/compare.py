@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
 
 from web.frame import Content, Frame
 from web.phases import Share, durations_ms, shares_of_call
+from web.slowness import autocorrelation_time
 from web.source import RunSource
 from web.steps import MethodInSteps, StepsSum
 
 _STEPS = re.compile(r"\s*(\d{1,15})\s*(?:(?:-|–|to)\s*(\d{1,15})\s*)?")
-# Less of a difference is nothing to look at.
-NOTABLE = 0.1
+# The probability of an interval to contain the true difference.
+CONFIDENCE = 0.99
+LEAST_CALLS = 10
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Between which shares of A a median grew, with the probability ``CONFIDENCE``."""
+
+    low: float
+    high: float
+
+    @property
+    def tone(self) -> str:
+        """Whether it grew (worse), shrank (better), or neither can be distinguished from noise (same)."""
+        return "worse" if self.low > 0 else "better" if self.high < 0 else "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Different:
+    """What differs between the sides besides the durations, such as the number of ranks."""
+
+    name: str
+    a: str
+    b: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +56,14 @@ class Change:
         """By what part of itself the number grew."""
         return None if self.a is None or self.b is None or self.a <= 0 else self.b / self.a - 1
 
-    @property
-    def tone(self) -> str:
-        """Whether it grew (worse), shrank (better), or stayed about what it was (same)."""
-        if self.share is None or abs(self.share) < NOTABLE:
-            return "same"
-        return "worse" if self.share > 0 else "better"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A method on both sides; a side on which it was not called is None, and its phases are none."""
+    """A method on both sides; a side on which it was not called is None, and its phases are none.
+
+    ``interval`` is that of the change of the median, None where a side has fewer than ``LEAST_CALLS`` independent
+    calls.
+    """
 
     group: str
     method: str
@@ -47,6 +73,8 @@ class Row:
     p95: Change
     padding: Change
     phases: tuple[tuple[Share, ...], tuple[Share, ...]]
+    interval: Interval | None
+    different: tuple[Different, ...]
 
 
 def load_compare(source: RunSource, frame: Frame) -> Content:
@@ -64,6 +92,8 @@ def load_compare(source: RunSource, frame: Frame) -> Content:
         rows=rows_of(a, b),
         asked=[f"{low}-{high}" for low, high in asked],
         has_steps=bool(steps),
+        least_calls=LEAST_CALLS,
+        confidence=CONFIDENCE,
         wall=[shares_of_call(_sum(side)) for side in (a, b)],
     )
 
@@ -95,7 +125,58 @@ def _row(group: str, method: str, a: MethodInSteps | None, b: MethodInSteps | No
         p95=Change(a.p95_ms if a else None, b.p95_ms if b else None),
         padding=Change(_padding(a), _padding(b)),
         phases=(shares_of_call(a) if a else (), shares_of_call(b) if b else ()),
+        interval=interval(a.took_ms, b.took_ms) if a and b else None,
+        different=different(a, b) if a and b else (),
     )
+
+
+def interval(a_ms: tuple[float, ...], b_ms: tuple[float, ...]) -> Interval | None:
+    """Return by what share the median of B is above that of A, as an interval; None if there are too few calls.
+
+    The standard error of each median of logarithms is taken from its quantiles (Price and Bonett, Distribution-free
+    confidence intervals for difference and ratio of medians, 2002), for as many calls as are independent.
+    """
+    sides = [_median_and_error(took_ms) for took_ms in (a_ms, b_ms)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    (a, a_error), (b, b_error) = sides[0], sides[1]
+    error = _Z * math.hypot(a_error, b_error)
+    return Interval(math.expm1(b - a - error), math.expm1(b - a + error))
+
+
+def _median_and_error(took_ms: tuple[float, ...]) -> tuple[float, float] | None:
+    """Return the median of the durations' logarithms and its standard error."""
+    if len(took_ms) < LEAST_CALLS:
+        return None
+    logs = np.log(np.maximum(took_ms, 1e-6))
+    n_independent = len(logs) / autocorrelation_time(logs[:, None])
+    if n_independent < LEAST_CALLS:
+        return None
+    beside = _Z / 2 / math.sqrt(n_independent)
+    low, median, high = np.quantile(logs, (0.5 - beside, 0.5, 0.5 + beside))
+    return float(median), float(high - low) / (2 * _Z)
+
+
+def different(a: MethodInSteps, b: MethodInSteps) -> tuple[Different, ...]:
+    """Return what else differs: ranks, pool, its generation, and rows and bytes per call by more than 1 %."""
+    found = [
+        Different(name, ", ".join(map(str, of_a)), ", ".join(map(str, of_b)))
+        for name, of_a, of_b in (
+            ("ranks", a.n_ranks, b.n_ranks),
+            ("pool", a.pools, b.pools),
+            ("generation", a.generations, b.generations),
+        )
+        if of_a != of_b
+    ]
+    for name, a_sum, b_sum in (
+        ("rows per call", a.rows, b.rows),
+        ("bytes out per call", a.bytes_out, b.bytes_out),
+        ("bytes in per call", a.bytes_in, b.bytes_in),
+    ):
+        of_a, of_b = a_sum / a.n_calls, b_sum / b.n_calls
+        if abs(of_a - of_b) > 0.01 * max(of_a, of_b):
+            found.append(Different(name, f"{of_a:,.0f}", f"{of_b:,.0f}"))
+    return tuple(found)
 
 
 def _padding(one: MethodInSteps | None) -> float | None:

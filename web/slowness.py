@@ -60,15 +60,21 @@ def windows(n_calls: int, least: int) -> list[int]:
 def correlation_calls(times: Numbers) -> float:
     """Return the integrated autocorrelation time of the ranks' places, in calls: n count as ``n / time`` independent.
 
-    A rank that became slow, or stopped being slow, is no fluctuation: the largest shift of the mean of each rank is
-    removed first. The autocorrelation is averaged over the ranks, and summed up to the first lag that is at least five
-    times the sum (Sokal's window, Monte Carlo Methods in Statistical Mechanics, 1997).
-
     Args:
         times: Of shape ``(calls, ranks)``.
     """
-    n_calls = times.shape[0]
-    around = _without_shift(np.argsort(np.argsort(times, axis=1), axis=1).astype(np.float64))
+    return autocorrelation_time(np.argsort(np.argsort(times, axis=1), axis=1).astype(np.float64))
+
+
+def autocorrelation_time(values: Numbers) -> float:
+    """Return the integrated autocorrelation time of series, one per column, that fluctuate alike.
+
+    A series that moved to another level is not a fluctuation: the largest shift of each mean is removed first. The
+    autocorrelation is averaged over the series, and summed up to the first lag that is at least five times the sum
+    (Sokal's window, Monte Carlo Methods in Statistical Mechanics, 1997).
+    """
+    n_calls = len(values)
+    around = _without_shift(values)
     power = np.abs(np.fft.rfft(around, 2 * n_calls, axis=0)) ** 2
     covariance = np.fft.irfft(power.sum(axis=1))[:n_calls]
     if covariance[0] <= 1e-9:

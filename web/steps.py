@@ -8,7 +8,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class MethodInSteps:
-    """A method's ended calls within some steps: exact percentiles, and sums of the driver's phases, rows and bytes."""
+    """A method's ended calls within some steps: exact percentiles, and sums of the driver's phases, rows and bytes.
+
+    ``took_ms`` are the durations of the calls in their order; ``pools``, ``generations`` and ``n_ranks`` are those that
+    the calls were made with, each once, smallest first.
+    """
 
     group: str
     method: str
@@ -26,6 +30,10 @@ class MethodInSteps:
     padding_rows: int
     bytes_out: int
     bytes_in: int
+    took_ms: tuple[float, ...] = ()
+    pools: tuple[str, ...] = ()
+    generations: tuple[int, ...] = ()
+    n_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

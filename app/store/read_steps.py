@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,18 @@ _COUNTS = ("rows", "padding_rows", "bytes_out", "bytes_in")
 
 def steps_between(connection: sqlite3.Connection, first: int, last: int) -> StepsSum:
     """Return the ended calls of the steps ``first`` to ``last`` by method; of very many the first ``MOST_CALLS``."""
-    method_id, took_ns, failed, *sums = read_columns(
+    method_id, took_ns, failed, pool_id, generation, started_ns, *sums = read_columns(
         connection,
-        ("method_id", "ended_ns - started_ns", f"status != {OK}", *_PHASES, *_COUNTS),
+        (
+            "method_id",
+            "ended_ns - started_ns",
+            f"status != {OK}",
+            "pool_id",
+            "generation",
+            "started_ns",
+            *_PHASES,
+            *_COUNTS,
+        ),
         "(SELECT * FROM call WHERE step BETWEEN ? AND ? AND ended_ns IS NOT NULL ORDER BY step, id LIMIT ?)",
         (first, last, MOST_CALLS + 1),
     )
@@ -30,14 +40,37 @@ def steps_between(connection: sqlite3.Connection, first: int, last: int) -> Step
     names = connection.execute(
         "SELECT m.id, g.name, m.name FROM method m JOIN worker_group g ON g.id = m.group_id ORDER BY g.name, m.name"
     ).fetchall()
+    pools = dict(connection.execute("SELECT id, name FROM pool").fetchall())
     found = []
     for this_id, group, method in names:
         own = np.flatnonzero(method_id[seen] == this_id)
         if own.size:
             of_it = {name: column[own] for name, column in zip((*_PHASES, *_COUNTS), sums, strict=True)}
-            found.append(_method(group, method, took_ns[own], failed[own], of_it))
+            summed = _method(group, method, took_ns[own], failed[own], of_it)
+            found.append(
+                replace(
+                    summed,
+                    pools=tuple(sorted({pools.get(one, "") for one in pool_id[own].tolist()})),
+                    generations=tuple(sorted(set(generation[own].tolist()))),
+                    n_ranks=_n_ranks(connection, this_id, started_ns[own]),
+                )
+            )
     n_calls = min(len(method_id), MOST_CALLS)
     return StepsSum(first, last, n_calls, len(method_id) > MOST_CALLS, tuple(found))
+
+
+def _n_ranks(connection: sqlite3.Connection, method_id: int, started_ns: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the sizes that the method's group had when its calls started."""
+    at_ns, size = read_columns(
+        connection,
+        ("at_ns", "world_size"),
+        "(SELECT at_ns, world_size FROM group_generation WHERE group_id = (SELECT group_id FROM method WHERE id = ?) "
+        "ORDER BY at_ns, id)",
+        (method_id,),
+    )
+    if not at_ns.size:
+        return ()
+    return tuple(sorted(set(size[np.maximum(np.searchsorted(at_ns, started_ns, "right") - 1, 0)].tolist())))
 
 
 def _method(
@@ -65,4 +98,5 @@ def _method(
         padding_rows=total("padding_rows"),
         bytes_out=total("bytes_out"),
         bytes_in=total("bytes_in"),
+        took_ms=tuple((took_ns / 1e6).tolist()),
     )

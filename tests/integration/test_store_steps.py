@@ -34,6 +34,8 @@ def test_the_sums_and_percentiles_are_those_of_the_calls(reader: Reader) -> None
         own = [row for row in rows if row.method == one.method]
         took = [row.duration_ms for row in own]
         assert (one.p50_ms, one.p95_ms) == pytest.approx((np.percentile(took, 50), np.percentile(took, 95)))
+        assert one.took_ms == pytest.approx(took[::-1])
+        assert (one.pools, one.generations, one.n_ranks) == (("train",), (0,), (2,))
         details = [reader.call(row.id) for row in own]
         assert one.wait_ms == pytest.approx(sum(detail.wait_ms for detail in details if detail))
         assert (one.n_calls, one.rows, one.bytes_out) == (

@@ -277,6 +277,7 @@ def steps_between(calls: list[SampleCall], first: int, last: int) -> StepsSum:
                 padding_rows=sum(call.row.padding_rows for call in some),
                 bytes_out=sum(call.row.bytes_out for call in some),
                 bytes_in=sum(call.row.bytes_in for call in some),
+                took_ms=tuple(call.row.duration_ms for call in some),
             )
         )
     return StepsSum(first, last, sum(map(len, own.values())), False, tuple(found))
