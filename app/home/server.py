@@ -8,8 +8,8 @@ from types import TracebackType
 from app.api import Tokens
 from app.home.index import RunsIndex
 from app.home.site import Site
-from app.server import WebServer
 from app.settings import ServerSettings
+from app.web_server import WebServer
 
 
 class FolderServer:

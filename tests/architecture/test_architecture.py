@@ -15,7 +15,6 @@ PACKAGES = ("core", "app", "web")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_LINES = 400
 STILL_LONGER = {
-    "app/server.py": 450,
     "core/cluster/on_ray.py": 460,
 }
 """Modules that have not been split yet, and what they must not grow beyond; one that fits again goes from here."""

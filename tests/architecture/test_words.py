@@ -82,6 +82,7 @@ MODULES = sorted(
         *(ROOT / "app/api").rglob("*.py"),
         *CORE,
         ROOT / "app/server.py",
+        ROOT / "app/web_server.py",
         ROOT / "app/settings.py",
     ]
 )

@@ -17,9 +17,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from app.api import Tokens, create_app
-from app.server import WebServer
 from app.settings import ServerSettings
 from app.store.reader import Reader
+from app.web_server import WebServer
 from tests.e2e.accessibility import violations
 from tests.e2e.pages import Watched, watch
 

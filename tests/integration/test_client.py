@@ -33,8 +33,9 @@ from app.client import (
 )
 from app.client import transport as wire
 from app.client.transport import Answer
-from app.server import FileServer, ServerStartError, WebServer
+from app.server import FileServer, ServerStartError
 from app.settings import Limits, ServerSettings
+from app.web_server import WebServer
 from core.control.commands import OperationState
 from tests.app_doubles import MemorySource
 from tests.app_plane import MemoryPlane

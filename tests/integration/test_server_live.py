@@ -20,9 +20,10 @@ import pytest
 import app
 from app.api import Tokens, create_app
 from app.errors import RunsFolderError
-from app.server import FileServer, RunServer, ServerStartError, WebServer
+from app.server import FileServer, RunServer, ServerStartError
 from app.settings import Limits, ServerSettings
 from app.store.reader import Reader
+from app.web_server import WebServer
 from core import Controller, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 from core.dispatch import Dispatch
 from tests.app_doubles import MemorySource

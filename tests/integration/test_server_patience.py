@@ -16,8 +16,9 @@ import pytest
 
 import app
 from app.api import Tokens, create_app
-from app.server import ServerStartError, WebServer
+from app.server import ServerStartError
 from app.settings import Limits, ServerSettings
+from app.web_server import WebServer
 from core import Controller, RayClassWithInitArgs, RayWorkerGroup, Worker, register
 from core.dispatch import Dispatch
 from tests.app_doubles import MemorySource
