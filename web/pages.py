@@ -111,7 +111,7 @@ def filter_params(narrowed: CallFilter) -> dict[str, object]:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that ``text`` is, or None; more than 18 digits are none of ours."""
+    """Return the number that ``text`` is, or None; no id has more than 18 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 

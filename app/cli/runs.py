@@ -66,7 +66,7 @@ def note_run(
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the run in ``path``, or None after a line about a file that is none."""
+    """Return the run in ``path``, or None after a line about a file that is not a run file."""
     reader = Reader(path, deadline_s=_DEADLINE_S)
     try:
         return asdict(reader.run())

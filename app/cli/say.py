@@ -104,7 +104,7 @@ def _short(cell: object) -> str:
 
 
 def _as_text(value: object) -> str:
-    """Return a path as JSON can carry it: its name may be of bytes that are no text."""
+    """Return a path as JSON can carry it: its name may contain bytes that are not text."""
     if isinstance(value, Path):
         return os.fsencode(value).decode("utf-8", "replace")
     raise TypeError(f"{type(value).__name__} is not JSON")

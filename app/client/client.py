@@ -6,20 +6,20 @@
     operation = client.resize("gpus", [2])
     client.wait(operation, timeout_s=120)
 
-Proxies are never asked and redirects never followed, as either would carry the token to a place that nobody named. The
+Proxies are never used and redirects never followed: either would send the token to another host. The
 errors::
 
     core.errors.PodiumError
     └── ClientError
-        ├── UnreachableError              nobody answers there, or somebody who is not Podium
+        ├── UnreachableError              nothing answers there, or another program
         ├── RefusedError                  the server answered with a problem; its fields are here
         │   ├── NotAuthorisedError        no token, a wrong one, or one that may only read
-        │   ├── StaleGenerationError      somebody else changed it first
+        │   ├── StaleGenerationError      the pool was changed in the meantime
         │   ├── ConflictError             the present state forbids it
         │   ├── NotFoundError             no such pool, group or operation
         │   ├── InvalidRequestError       it can never work, or the request does not fit
         │   └── BusyError                 too many requests, or the driver is ending
-        ├── OperationFailedError          the operation is done and came to nothing
+        ├── OperationFailedError          the operation ended without success
         └── StillRunningError (TimeoutError)  the operation was not done in time
 """
 
@@ -68,7 +68,7 @@ class Client:
         """Remember where to ask; nothing is sent. A plan may take as long as the cluster needs to say what is free.
 
         Raises:
-            UsageError: ``token`` is none that a header could carry.
+            UsageError: ``token`` cannot be sent in a header.
         """
         # Here and without its text: http.client would show it in a traceback.
         if not (token.isascii() and token.isprintable()):

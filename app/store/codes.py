@@ -54,7 +54,7 @@ def whole(text: str) -> int:
     """Return a whole number that JSON as we write it can carry.
 
     Raises:
-        ValueError: It is none, or larger.
+        ValueError: ``text`` is not a whole number, or the number is too large.
     """
     found = int(text)
     if abs(found) >= _LARGEST:
