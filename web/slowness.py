@@ -27,17 +27,19 @@ _LEAST_BLOCKS = 8
 _N_MEANS = 2.5
 
 
-def scores(times: Numbers) -> Numbers:
+def scores(times: Numbers, others: Numbers | None = None) -> Numbers:
     """Return each rank's score in each call, in standard deviations from what equal ranks would have.
 
     Args:
         times: Of shape ``(calls, ranks)``, in ms, with at least two ranks.
+        others: What each rank's time is compared with in the columns of the other ranks; ``times`` if left out.
     """
     n_ranks = times.shape[1]
-    limits = np.sort(times * (1 + LEAST_EFFECT) + LEAST_MS, axis=1)
+    limits = (times if others is None else others) * (1 + LEAST_EFFECT) + LEAST_MS
     n_slower_than = np.empty_like(times)
-    for row, (limit, own) in enumerate(zip(limits, times, strict=True)):
+    for row, (limit, own) in enumerate(zip(np.sort(limits, axis=1), times, strict=True)):
         n_slower_than[row] = np.searchsorted(limit, own)
+    n_slower_than -= limits < times
     score: Numbers = (n_slower_than - (n_ranks - 1) / 2) / math.sqrt((n_ranks**2 - 1) / 12)
     return score
 

@@ -142,7 +142,7 @@ def _slow_ranks(
         return []
     # From the first rank's start, and at the earliest that its clock allows.
     late_ms = runs.ended_ms - runs.started_ms.min(axis=1, keepdims=True)
-    by_end, _ = significant(_scores_of(late_ms - runs.clock_error_ms, late_ms))
+    by_end, _ = significant(scores(late_ms - runs.clock_error_ms, late_ms))
     by_input, _ = significant(scores(runs.run_ms / np.maximum(_input_ratio(runs), 1.0)))
     late, own = by_run & by_end, by_run & by_end & by_input
     found = []
@@ -150,18 +150,6 @@ def _slow_ranks(
         window = int(np.flatnonzero(late[:, place])[np.argmax(z[late[:, place], place])])
         cause = "rank" if own[:, place].any() else "input"
         found.append(_slow_rank(runs, nodes, score, int(place), sizes[window], float(z[window, place]), cause))
-    return found
-
-
-def _scores_of(times: Numbers, others: Numbers) -> Numbers:
-    """Return the scores of ``times``, each compared with the ``others`` of its call."""
-    if np.array_equal(times, others):
-        return scores(times)
-    found = np.empty_like(times)
-    for place in range(times.shape[1]):
-        mixed = others.copy()
-        mixed[:, place] = times[:, place]
-        found[:, place] = scores(mixed)[:, place]
     return found
 
 

@@ -12,7 +12,7 @@ from app.store.columns import Column, read_columns
 from web.rank_runs import MethodRuns
 
 # Enough for verdicts, few enough to read at each visit.
-MOST_SPANS = 24_000
+MOST_SPANS = 16_000
 MOST_RANKS = 64
 _LEAST_PER_LANE, _MOST_PER_LANE = 64, 2_000
 _REPORTED = SAID_START | SAID_END
