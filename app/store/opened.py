@@ -225,6 +225,7 @@ def open_to_read(path: Path) -> RunConnection:
 def open_to_change(path: Path) -> RunConnection:
     """Open the file of a run that is over, whose lock the caller holds. Raises what ``open_to_read`` raises."""
     check_plain(path)
+    _check_beside(path)
     _check_journal(path)
     return _opened(path, "mode=rw")
 
@@ -243,7 +244,22 @@ def bound_memory() -> None:
         connection.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
 
 
+def _check_beside(path: Path) -> None:
+    """Make sure that what SQLite opens beside a run's file is a file: reading a pipe would never end.
+
+    Raises:
+        RunFileError: Something else is there.
+    """
+    whole = os.path.realpath(path)
+    for suffix in ("-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.lstat(whole + suffix).st_mode
+            if not stat.S_ISREG(mode):
+                raise RunFileError(f"{whole}{suffix} is {_kind(mode)}, not a file; remove it", str(path))
+
+
 def _opened(path: Path, options: str) -> RunConnection:
+    _check_beside(path)
     uri = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?{options}"
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, factory=RunConnection, cached_statements=256
@@ -284,6 +300,7 @@ def _check_journal(path: Path) -> None:
 def _kind(mode: int) -> str:
     kinds = {
         stat.S_IFDIR: "a folder",
+        stat.S_IFLNK: "a link",
         stat.S_IFIFO: "a pipe",
         stat.S_IFSOCK: "a socket",
         stat.S_IFCHR: "a device",

@@ -22,7 +22,8 @@ import torch
 from tensordict import TensorDictBase
 
 from core.data.meta import PerPart
-from core.data.wire import _array, _compressed, _jagged, _rebuild, _sparse
+from core.data.untrusted_sizes import KeyBudget, check_call, check_no_range
+from core.data.wire import _array, _compressed, _jagged, _rebuild, _sparse, _tensordict
 from core.errors import BatchError
 
 _ALLOWED = {
@@ -59,7 +60,22 @@ _WITH_STATE = (OrderedDict, Counter, deque, PerPart, UUID)
 """Classes whose state may be a dict: never a class or a function, which the whole process shares."""
 
 
-_set_state: Callable[[Any], None] = pickle._Unpickler.dispatch[pickle.BUILD[0]]
+_dispatched: dict[int, Callable[[Any], None]] = dict(pickle._Unpickler.dispatch)
+_call, _new_object, _new_object_ex, _set_item, _set_items, _make_dict, _add_items, _make_frozenset = (
+    _dispatched[code[0]]
+    for code in (
+        pickle.REDUCE,
+        pickle.NEWOBJ,
+        pickle.NEWOBJ_EX,
+        pickle.SETITEM,
+        pickle.SETITEMS,
+        pickle.DICT,
+        pickle.ADDITEMS,
+        pickle.FROZENSET,
+    )
+)
+_set_state = _dispatched[pickle.BUILD[0]]
+_HASHING = (set, frozenset, Counter, OrderedDict)
 
 
 class Refused(Exception):
@@ -81,6 +97,7 @@ class Reader(pickle._Unpickler):
         self._root = root
         self._n_bytes = n_bytes
         self._batches: list[Any] = []
+        self._keys = KeyBudget(n_bytes)
 
     def load(self) -> Any:
         """Return what the file holds.
@@ -117,6 +134,7 @@ class Reader(pickle._Unpickler):
     def load_build(self) -> None:
         """Check a state before it is set."""
         owner, state = self.stack[-2:]
+        check_no_range(state)
         if type(owner) is np.ndarray:
             _check_array(owner, state)
         elif isinstance(owner, np.dtype):
@@ -137,6 +155,69 @@ class Reader(pickle._Unpickler):
         self.append(content)
 
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+
+    def load_reduce(self) -> None:
+        """Check a call before it is made."""
+        self._check_call(*self.stack[-2:])
+        _call(self)
+
+    def load_newobj(self) -> None:
+        """Check what a new object is made of."""
+        self._check_call(*self.stack[-2:])
+        _new_object(self)
+
+    def load_newobj_ex(self) -> None:
+        """Check what a new object is made of; nothing of a batch takes names."""
+        kind, arguments, named = self.stack[-3:]
+        if named:
+            raise ValueError("an object made with named arguments")
+        self._check_call(kind, arguments)
+        _new_object_ex(self)
+
+    def _instantiate(self, kind: Any, arguments: Any) -> None:
+        self._check_call(kind, tuple(arguments))
+        super()._instantiate(kind, arguments)  # type: ignore[misc]
+
+    def load_setitem(self) -> None:
+        """Check the key of an item."""
+        self._keys.check(self.stack[-2])
+        _set_item(self)
+
+    def load_setitems(self) -> None:
+        """Check the keys of items; those since the mark are on the stack."""
+        self._keys.check_all(self.stack[::2])
+        _set_items(self)
+
+    def load_dict(self) -> None:
+        """Check the keys of a dict."""
+        self._keys.check_all(self.stack[::2])
+        _make_dict(self)
+
+    def load_additems(self) -> None:
+        """Check the items of a set."""
+        self._keys.check_all(self.stack)
+        _add_items(self)
+
+    def load_frozenset(self) -> None:
+        """Check the items of a frozenset."""
+        self._keys.check_all(self.stack)
+        _make_frozenset(self)
+
+    def _check_call(self, called: Any, arguments: Any) -> None:
+        check_call(called, arguments)
+        if called in _HASHING and arguments:
+            self._keys.check_all(arguments[0])
+        elif called is _tensordict and len(arguments) == 3:
+            self._keys.check_all(item[0] for item in arguments[2])
+
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.NEWOBJ[0]] = load_newobj
+    dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.ADDITEMS[0]] = load_additems
+    dispatch[pickle.FROZENSET[0]] = load_frozenset
 
 
 def _check_batch(batch: Any) -> None:

@@ -203,6 +203,22 @@ def test_a_journal_that_names_a_further_file_is_not_rolled_back(path: Path) -> N
     assert victim.read_text(encoding="utf-8") == "dear"
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_pipe_or_link_in_place_of_a_log_is_refused_by_name_and_not_waited_for(
+    suffix: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside = path.with_name(path.name + suffix)
+    for make, what in ((os.mkfifo, "a pipe"), (lambda link: link.symlink_to("/etc/hostname"), "a link")):
+        make(beside)
+        for command in COMMANDS:
+            assert main([*command, str(path)]) == 1
+            said = capsys.readouterr().err
+            assert (f"{beside.name} is {what}" in said, said.count("\n")) == (True, 1), said
+        assert main(["runs", "list", "--runs-dir", str(path.parent)]) == 0
+        assert f"{beside.name} is {what}" in capsys.readouterr().err
+        beside.unlink()
+
+
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,69 @@ def test_no_state_reaches_what_others_hold_and_no_size_is_believed(content: byte
 def test_a_batch_of_other_parts_is_damaged(state: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="is damaged"):
         DataProto.load_from_disk(saved(Made("_rebuild", DataProto, state), tmp_path / "batch.pkl"))
+
+
+MANY = range(10**15)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(Call(kind, (MANY,)) for kind in (set, frozenset, deque, Counter, OrderedDict, bytearray, torch.Size)),
+        Call(bytearray, (10**15,)),
+        Call(RECONSTRUCT, START, (1, MANY, FLOATS, False, b"")),
+        Made("_tensordict", MANY, None, []),
+        Made("_non_tensor", "x", MANY, None),
+        Made("_array", "<f4", MANY, "C", bytearray(4), False),
+        # A number of a dtype, without its bytes.
+        Call(np.float32(0).__reduce__()[0], (np.dtype("V2000000000"),)),
+    ],
+)
+def test_a_few_bytes_do_not_become_many(made: object, tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="is damaged: ValueError"):
+        DataProto.load_from_disk(saved(DataProto(meta_info={"x": made}), tmp_path / "batch.pkl"))
+
+
+def nested(n: int) -> bytes:
+    """Return the part of a pickle that makes a tuple which holds one tuple twice, which holds another twice."""
+    return b")" + b"".join(pickle.MEMOIZE + pickle.BINGET + bytes([i]) + pickle.TUPLE2 for i in range(n))
+
+
+SET = b"cbuiltins\nset\n"
+DEEP = b")" + pickle.TUPLE1 * 100_000
+
+
+@pytest.mark.parametrize("key", [nested(100), DEEP], ids=["wide", "deep"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"}", b"Ns"),
+        (b"}(", b"Nu"),
+        (b"(", b"Nd"),
+        (pickle.EMPTY_SET + b"(", pickle.ADDITEMS),
+        (b"(", pickle.FROZENSET),
+        (SET + b"(](", b"etR"),
+        (b"(" + SET + b"](", b"eo"),
+        (b"ccollections\nCounter\n(](", b"etR"),
+        (b"ccore.data.wire\n_tensordict\n()N](", b"N\x86etR"),
+    ],
+)
+def test_a_key_that_takes_forever_to_hash_is_refused(before: bytes, after: bytes, key: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "batch.pkl"
+    path.write_bytes(_MARK + pickle.PROTO + b"\x05" + before + key + after + pickle.STOP)
+    with pytest.raises(BatchError, match="nested too deeply"):
+        DataProto.load_from_disk(str(path))
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_containers_of_every_kind_are_read_whatever_the_protocol(protocol: int, tmp_path: Path) -> None:
+    value = {
+        "kinds": [{1, 2}, frozenset("ab"), deque([1, 2], 3), Counter("aab"), OrderedDict(a=1), bytearray(b"xy")],
+        "ranges": [range(3), slice(1, 2), torch.Size([2, 3])],
+        (1, ("a", (2, 3))): np.float32(2),
+    }
+    path = saved(DataProto(meta_info={"x": value}), tmp_path / "batch.pkl", protocol)
+    assert DataProto.load_from_disk(path).meta_info["x"] == value
 
 
 def test_a_file_with_any_bytes_changed_is_read_or_is_damaged(tmp_path: Path) -> None:
