@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow test-lowest compose-test wheel-test check format openapi bench clean
+.PHONY: help demo test test-fast test-slow test-lowest compose-test wheel-test verl-test check format openapi bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +46,11 @@ compose-test: .venv/.installed-dev ## build docker-compose.yml's image, train, c
 wheel-test: .venv/.installed-dev ## install the wheel into an empty environment and run its commands there
 	PODIUM_SLOW=1 $(BIN)/python -m pytest tests/e2e/test_wheel.py -s --timeout 3600 $(ARGS)
 
+verl-test: .venv/.installed-dev ## verl's own trainer, unmodified, in an environment of its own with verl 0.9.1
+	$(BIN)/python -m venv .venv-verl
+	.venv-verl/bin/pip install -q --disable-pip-version-check 'verl==0.9.1' 'tensordict==0.10.0' -e .
+	PODIUM_SLOW=1 PODIUM_VERL=$(CURDIR)/.venv-verl/bin/python $(BIN)/python -m pytest tests/e2e/test_verl_sft.py tests/e2e/test_verl_processes.py $(ARGS)
+
 test-lowest: .venv/.installed-dev ## the quick tiers with the lowest versions that pyproject.toml allows, but for torch
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/python -m venv .venv-lowest
@@ -78,4 +83,4 @@ bench: .venv/.installed-dev ## ratios, side by side in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## remove what make made
-	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .venv-verl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

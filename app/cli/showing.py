@@ -22,6 +22,7 @@ from app.server import FileServer, RunServer, serve, status_of
 from app.settings import ServerSettings
 from app.store.opened import bound_memory, real_path
 from core import runtime
+from core.errors import UsageError
 from core.runtime import OnDeath
 
 _CLOSE_S, _RAYS_ALARM_S = 2.0, 3.0
@@ -42,11 +43,15 @@ _CPUS = typer.Option("--num-cpus", min=0, help="Logical CPUs of the Ray instance
 _ON_DEATH = typer.Option("--on-death", help="Default policy when a worker dies: abort, raise or restart.")
 _STALL_S = typer.Option("--stall-s", min=0.1, help="Warn about calls in flight for longer than this many seconds.")
 _MODULE = typer.Option("-m", help="Run a module as `python -m` does: podium run [options] -m package.module [args].")
+_VERL = typer.Option(
+    "--verl", help="Run a program written for verl unmodified: Podium's core in place of verl.single_controller."
+)
 _GPUS = typer.Option(
     "--num-gpus", min=0, help="Logical GPUs of the Ray instance that Podium starts; no hardware needed."
 )
 
 Module = Annotated[bool, _MODULE]
+Verl = Annotated[bool, _VERL]
 Host = Annotated[str, _HOST]
 Port = Annotated[int, _PORT]
 Control = Annotated[bool, _CONTROL]
@@ -70,6 +75,7 @@ def run(
         Path, typer.Argument(help="Driver script, or with -m a module. Arguments after it are passed to it.")
     ],
     module: Module = False,
+    verl: Verl = False,
     runs_dir: RunsDir = Path("runs"),
     host: Host = "127.0.0.1",
     port: Port = 0,
@@ -88,6 +94,8 @@ def run(
 ) -> None:
     """Run a driver, a script or a module, with the dashboard. Exits with its exit code."""
     program = check_module(str(script)) if module else check_script(script)
+    if verl:
+        _use_core_for_verl()
     server = serve(
         runs_dir,
         host,
@@ -294,6 +302,22 @@ def _use_logical_resources(num_cpus: float | None, num_gpus: float | None) -> No
     """Set the logical resources of the Ray instance that core may start; nothing is started here."""
     if num_cpus is not None or num_gpus is not None:
         runtime.ray_options.pin(num_cpus, num_gpus)
+
+
+def _use_core_for_verl() -> None:
+    """Replace verl's controller, or say why it cannot be.
+
+    Raises:
+        CommandError: It cannot be replaced.
+    """
+    # Without the switch nothing of it is loaded.
+    from app.verl.processes import use_core_for_verl
+
+    try:
+        version = use_core_for_verl()
+    except UsageError as error:
+        raise CommandError(str(error), code=Exit.USAGE) from error
+    message(f"verl {version}: its controller and batch are Podium's")
 
 
 def _renamed(i_know: bool) -> bool:

@@ -7,7 +7,7 @@ metrics, None) has none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -170,10 +170,22 @@ def select_rows(value: Any, keep: Sequence[int]) -> Any:
     return cut_rows(value, first, first + len(keep))
 
 
+_takes_first: set[str] = set()
+
+
+def take_first_without_rows() -> Callable[[], None]:
+    """Have ``join`` return the first of several TensorDicts of batch size ``[]``, as verl does; return what ends that.
+
+    The others are lost: this is for programs that rely on it.
+    """
+    _takes_first.add("verl")
+    return _takes_first.clear
+
+
 def join(parts: Sequence[Any], what: str) -> Any:
     """Join what the ranks returned: rows end to end, in rank order; else a list by rank; None if all are None.
 
-    A TensorDict of batch size ``[]`` has no rows, as metrics have none.
+    A TensorDict of batch size ``[]`` has no rows, as metrics have none; see ``take_first_without_rows``.
 
     Raises:
         ShareError: Some ranks returned rows and others something else; ``what`` names the method.
@@ -183,6 +195,8 @@ def join(parts: Sequence[Any], what: str) -> Any:
     kinds = {_kind(part) for part in parts}
     if any(row_count(part) is None for part in parts) and not (len(kinds) == 1 and has_rows_protocol(parts[0])):
         _refuse_mixture(parts, what)
+        if _takes_first and kinds == {TensorDictBase}:
+            return parts[0]
         return list(parts)
     if len(kinds) > 1:
         raise ShareError(f"{what} returned different types on its ranks, they cannot be joined: {_by_rank(parts)}")

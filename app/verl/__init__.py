@@ -1,0 +1,1 @@
+"""Runs programs written for verl on Podium's core (``podium run --verl``); loaded only with that switch."""
