@@ -7,10 +7,10 @@ own, nested and detached ones too. A hook of the program's own runs after it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from app.verl.replace import check_verl, replace_modules
@@ -48,7 +48,7 @@ def use_core_for_verl() -> str:
 def runtime_env_with_replacement(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the runtime environment of a job with the setup hook; Ray calls this in ``ray.init``."""
     if earlier := os.environ.get(_EARLIER):
-        runtime_env = _function(earlier)(runtime_env)
+        runtime_env = resolve_name(earlier)(runtime_env)
     wanted = dict(runtime_env or {})
     theirs = wanted.get(_SETUP)
     wanted[_SETUP] = f"{__name__}.{start_worker_process.__name__}" if theirs is None else _before(theirs)
@@ -66,12 +66,6 @@ def _before(hook: str | Callable[[], object]) -> Callable[[], None]:
 
     def start_worker_process_and_theirs() -> None:
         start_worker_process()
-        (_function(hook) if isinstance(hook, str) else hook)()
+        (resolve_name(hook) if isinstance(hook, str) else hook)()
 
     return start_worker_process_and_theirs
-
-
-def _function(path: str) -> Callable[..., Any]:
-    module, _, name = path.rpartition(".")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -82,8 +81,9 @@ def _missing_in(module: str) -> Callable[[str], Any]:
 def _bridged(method: Callable[..., Any], registration: Any) -> Callable[..., Any]:
     """Wrap a registered method in verl's bridge, which fetches what a ``KVBatchMeta`` points to."""
     # As verl's own decorator does, and only there: the module belongs to verl.
-    bridge = importlib.import_module("verl.utils.transferqueue_utils").tqbridge
-    wrapped: Callable[..., Any] = bridge(dispatch_mode=registration.dispatch_mode)(method)
+    from verl.utils.transferqueue_utils import tqbridge
+
+    wrapped: Callable[..., Any] = tqbridge(dispatch_mode=registration.dispatch_mode)(method)
     return wrapped
 
 
