@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 _exit_hooks: list[Callable[..., Any]] = []
+_abandon: Callable[[], None] | None = None
 _term_handlers: list[tuple[Any, Any]] = []
 _watching = False
 _forked_from = 0
@@ -26,9 +27,13 @@ def forked_from() -> int:
     return _forked_from
 
 
-def watch_forks(*exit_hooks: Callable[..., Any]) -> None:
-    """Have children that this process forks from now on know it, and take back these hooks of ``atexit``."""
-    global _watching
+def watch_forks(*exit_hooks: Callable[..., Any], abandon: Callable[[], None] | None = None) -> None:
+    """Have children that this process forks from now on know it, and take back these hooks of ``atexit``.
+
+    ``abandon`` is called in each child; it disposes of the objects that the parent has of a cluster.
+    """
+    global _watching, _abandon
+    _abandon = abandon or _abandon
     _exit_hooks.extend(hook for hook in exit_hooks if hook not in _exit_hooks)
     if not _watching and hasattr(os, "register_at_fork"):
         _watching = True
@@ -72,6 +77,8 @@ def _in_child() -> None:
     global _forked_from
     _forked_from = _forked_from or _pid
     forget_exit_hooks()
+    if _abandon is not None:
+        _abandon()
     for after, before in reversed(_term_handlers):
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is after:
             with suppress(ValueError, TypeError):

@@ -27,6 +27,7 @@ from core.cluster.forks import forked_from, noting_hooks, watch_forks
 from core.cluster.processes import children, end_after_me, end_children, keep_sigterm_handler, let_live
 from core.cluster.ray_address import LOCAL, cannot_be_joined, cannot_be_started, wanted_address
 from core.cluster.ray_errors import unread_in
+from core.cluster.ray_forks import abandon_in_child
 from core.cluster.ray_options import actor_options, offers_directly, two_return_entries
 from core.cluster.ray_placement import placement_of, reservations_of, rooms_of
 from core.cluster.ray_transport import NoDirectTransport, Offer, copied, keep
@@ -47,6 +48,7 @@ class RayCluster:
 
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
+        watch_forks(ray.shutdown, abandon=abandon_in_child(ray.get_runtime_context()))
         self._started_here = started_here
         # Ray's processes end with the driver, except for two agents, which keep running for up to a minute.
         self._after = end_after_me(children(_RAY_FOLDER)) if started_here else None
@@ -363,7 +365,7 @@ def assigned_devices() -> tuple[str, ...]:
     """Return the ids of the accelerators that Ray assigned to this process; more may be visible to it."""
     if not ray.is_initialized():
         return ()
-    watch_forks(ray.shutdown)
+    watch_forks(ray.shutdown, abandon=abandon_in_child(ray.get_runtime_context()))
     return next((tuple(map(str, ids)) for ids in ray.get_runtime_context().get_accelerator_ids().values() if ids), ())
 
 

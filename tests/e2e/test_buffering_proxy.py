@@ -120,7 +120,9 @@ def visit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
 
 
 @pytest.mark.parametrize("passes_heads", [True, False], ids=["the body is kept", "head and body are kept"])
-def test_a_page_whose_stream_brings_nothing_polls(visit: Visit, browser: Browser, passes_heads: bool) -> None:
+def test_behind_proxy_a_page_whose_stream_brings_nothing_polls(
+    visit: Visit, browser: Browser, passes_heads: bool
+) -> None:
     visit.proxy.passes_heads, visit.proxy.kept = passes_heads, b""
     watched = watch(browser)
     page = watched.page

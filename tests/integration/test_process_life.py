@@ -205,7 +205,6 @@ def test_fork_after_start_works_in_driver_and_workers_and_a_childs_end_touches_n
         x = (torch.arange(128) % 8).float().unsqueeze(1).expand(128, 8192).contiguous()
         assert set(group.load(DataProto.from_dict(tensors={"x": x})).batch["total"].tolist()) == {1835008.0}
         assert group.fork_and_leave() == [7, 7]
-        # Not from here: pytest catches the exit of a child that this process forks, and runs on in it.
         assert group.add(n_calls) == [1, 1]
 
 
@@ -242,12 +241,12 @@ def test_fork_after_start_a_child_ended_by_sigterm_leaves_the_parents_ray_alone(
 
 _DRIVER = """
     import sys, time
-    import core
+    import core, ray
     from core import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
-    from tests.life_workers import Tidy
+    from tests.life_workers import Tidy, check_children_of_a_driver
 
     def main():
-        core.init(num_cpus=2, log_to_driver=False)
+        {init}
         pool = RayResourcePool([1], use_gpu=False, max_colocate_count=1)
         group = RayWorkerGroup(pool, RayClassWithInitArgs(Tidy, sys.argv[1]))
         group.log(50)
@@ -260,21 +259,27 @@ _DRIVER = """
 """
 
 
-# Cases 10, 13 and 17 of the field (cleanup_on_close, init_twice, ray_address_local).
+_INIT = "core.init(num_cpus=2, log_to_driver=False)"
+_USERS_INIT = "ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)"
+
+
+# Cases 08, 10, 13 and 17 of the field (fork_after_start, cleanup_on_close, init_twice, ray_address_local).
 @pytest.mark.parametrize(
-    ("second", "end", "code"),
+    ("init", "second", "end", "code"),
     [
-        ("kept[1].close(); kept = main()", "", 0),
-        ("", "raise RuntimeError('over')", 1),
-        ("", "time.sleep(120)", 1),
+        (_INIT, "kept[1].close(); kept = main()", "", 0),
+        (_USERS_INIT, "check_children_of_a_driver(kept[0])", "raise RuntimeError('over')", 1),
+        (_INIT, "", "time.sleep(120)", 1),
     ],
-    ids=["init_twice", "error", "interrupted"],
+    ids=["init_twice", "fork_after_start_and_error", "interrupted"],
 )
-def test_cleanup_on_close_at_the_drivers_end_whatever_that_is(tmp_path: Path, second: str, end: str, code: int) -> None:
+def test_cleanup_on_close_at_the_drivers_end_whatever_that_is(
+    tmp_path: Path, init: str, second: str, end: str, code: int
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     script = tmp_path / "driver.py"
-    script.write_text(textwrap.dedent(_DRIVER.format(second=second, end=end)), encoding="utf-8")
+    script.write_text(textwrap.dedent(_DRIVER.format(init=init, second=second, end=end)), encoding="utf-8")
     environ = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
     environ.pop("CUDA_VISIBLE_DEVICES", None)
     driver = subprocess.Popen(

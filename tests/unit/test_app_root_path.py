@@ -69,7 +69,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("given", "written"), WRITTEN.items())
-def test_a_users_name_in_the_root_is_written_as_a_browser_writes_it(given: str, written: str) -> None:
+def test_behind_proxy_a_users_name_in_the_root_is_written_as_a_browser_writes_it(given: str, written: str) -> None:
     house = House(root_path=given)
     entered = get(f"{written}/?token={house.tokens.read}", house, token="")
     assert (entered.status_code, entered.headers["location"]) == (303, f"{written}/")
@@ -80,14 +80,14 @@ def test_a_users_name_in_the_root_is_written_as_a_browser_writes_it(given: str, 
 
 @pytest.mark.parametrize("prefix", ["", USER])
 @pytest.mark.parametrize("path", ["/timeline/", "/calls/3/", "/pools/?x=1&y=%20"])
-def test_a_page_with_a_slash_at_its_end_is_the_page_below_the_root(prefix: str, path: str) -> None:
+def test_behind_proxy_a_page_with_a_slash_at_its_end_is_the_page_below_the_root(prefix: str, path: str) -> None:
     moved = get(f"{prefix}{path}", House(root_path=USER))
     assert moved.status_code == 308
     assert moved.headers["location"] == USER + path.replace("/?", "?").removesuffix("/")
     assert get(f"{prefix}/api/v1/runs/", House(root_path=USER)).status_code == 404
 
 
-def test_what_a_proxy_says_about_itself_is_not_believed() -> None:
+def test_behind_proxy_what_the_proxy_says_about_itself_is_not_believed() -> None:
     house = House(root_path=USER)
     forged = {"X-Forwarded-Host": "evil.org", "X-Forwarded-Proto": "https", "X-Forwarded-Prefix": "/evil"}
     forged |= {"X-Forwarded-For": "10.9.8.7", "Forwarded": "for=10.9.8.7;host=evil.org"}

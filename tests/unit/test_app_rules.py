@@ -53,9 +53,10 @@ def test_any_other_host_is_misdirected_whatever_the_method_and_the_token(host: s
         assert status(head(method, path, host=host, **bearer(TOKENS.control))) == 421
 
 
+# Case 20 of the field (behind_proxy).
 @pytest.mark.parametrize("path", ["/livez", "/healthz", "/readyz"])
 @pytest.mark.parametrize("host", ["10.244.0.5:8080", "[fd00::5]:8080", "podium.default.svc", ""])
-def test_a_probe_is_answered_whatever_it_calls_the_server(path: str, host: str) -> None:
+def test_behind_proxy_a_probe_is_answered_whatever_it_calls_the_server(path: str, host: str) -> None:
     assert status(head(path=path, host=host, origin="http://evil.org")) == 200
     assert status(head("HEAD", path, host=host)) == 200
     assert status(head("POST", path, host=host, **bearer(TOKENS.control))) == 421

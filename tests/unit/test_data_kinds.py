@@ -323,9 +323,12 @@ def test_rows_come_back_as_they_were_put_in_through_every_path(
     assert (again == batch and batch == again) or path in ("as a TensorDict", "row by row")
 
 
+# Case 01 of the field (list_rows).
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("n_rows", [3, 4])
-def test_a_worker_gets_rows_of_the_types_that_were_put_in(group: Any, name: str, n_rows: int) -> None:
+def test_list_rows_and_others_reach_a_worker_with_the_types_that_were_put_in(
+    group: Any, name: str, n_rows: int
+) -> None:
     batch = _with_padding(made_of("rows", name, n_rows))
     kinds = [type(row).__name__ for row in ROWS[name](n_rows)]
     assert list(itertools.chain(*group.kinds(batch)))[:n_rows] == kinds
@@ -368,6 +371,7 @@ REFUSED_TENSORS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
+# Case 02 of the field (masked_arrays): the mask is kept where rows are objects, and a column is refused.
 @pytest.mark.parametrize("name", REFUSED_ARRAYS)
 def test_an_array_that_joining_would_change_is_refused_by_name_with_the_way_out(group: Any, name: str) -> None:
     array = REFUSED_ARRAYS[name]()

@@ -235,8 +235,9 @@ OBJECTS: dict[str, tuple[list[Any], int]] = {
 }
 
 
+# Case 04 of the field (object_column_bytes).
 @pytest.mark.parametrize("name", OBJECTS)
-def test_object_columns_weigh_what_they_are_sent_as_in_calls_arguments_and_results(
+def test_object_column_bytes_are_those_that_are_sent_in_calls_arguments_and_results(
     both: tuple[Any, RecordingObserver], name: str
 ) -> None:
     objects, n_bytes = OBJECTS[name]
