@@ -2,8 +2,8 @@
 
 Ray's C++ objects count on threads that a child does not have, and share sockets with the parent. A destructor that runs
 in the child crashes it, waits forever, or speaks to the cluster as the parent. ``multiprocessing`` leaves by
-``os._exit`` and destroys nothing; a child of ``os.fork`` that returns from ``main`` or leaves by ``sys.exit`` destroys everything.
-So nothing of Ray's is destroyed in a child, by Python or by the C library.
+``os._exit`` and destroys nothing; a child of ``os.fork`` that returns from ``main`` or leaves by ``sys.exit`` destroys
+everything. So nothing of Ray's is destroyed in a child, by Python or by the C library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def abandon_in_child(context: Any) -> Callable[[], None] | None:
     """Return what a child calls first: it makes Ray's objects inert and has the process leave without them.
 
     Args:
-        context: Ray's runtime context of this process; a client of a Ray elsewhere has no worker, and nothing to abandon.
+        context: Ray's runtime context of this process; a client of a Ray elsewhere has no worker.
     """
     if (worker := getattr(context, "worker", None)) is None:
         return None
