@@ -11,6 +11,7 @@ import time
 import uuid
 from pathlib import Path
 
+from app.revision import commit_of
 from app.store.crash import CrashFile
 from app.store.facts import AuditFacts, RunFacts
 from app.store.options import WriterOptions
@@ -118,6 +119,7 @@ def start_run(
         ray_version=ray_version,
         started_wall_ns=min(started_ns, time.time_ns()),
         started_ns=started_ns,
+        git=commit_of(Path(script).parent if Path(script).is_file() else Path.cwd()),
     )
     recorder = Recorder(Writer(path, facts, options), CrashFile(path))
     recorder.start()

@@ -11,7 +11,7 @@ from core.wiring import set_composer
 
 if TYPE_CHECKING:
     from core.cluster.deadline import deadline
-    from core.controller import Controller, Step, checkpoint, get, init, parallel_put, steps
+    from core.controller import Controller, Step, checkpoint, get, init, log_config, parallel_put, steps
     from core.data import (
         BatchData,
         DataProto,
@@ -114,6 +114,7 @@ _HOMES = {
         "checkpoint",
         "get",
         "init",
+        "log_config",
         "parallel_put",
         "steps",
     ),
@@ -315,6 +316,7 @@ __all__ = [
     "get_random_string",
     "init",
     "list_of_dict_to_dict_of_list",
+    "log_config",
     "make_nd_compute_dataproto_dispatch_fn",
     "merge_resource_pool",
     "pad_dataproto_to_divisor",

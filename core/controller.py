@@ -16,6 +16,7 @@ from core import runtime as runtimes
 from core.cluster import Ref
 from core.cluster.deadline import fetch_in_time
 from core.cluster.local import LocalCluster
+from core.config_values import config_values
 from core.control import (
     Merge,
     Move,
@@ -27,7 +28,7 @@ from core.control import (
     Split,
 )
 from core.errors import UsageError
-from core.events import StepFinished, StepStarted
+from core.events import ConfigLogged, StepFinished, StepStarted
 from core.pool import RayResourcePool
 from core.runtime import Runtime
 
@@ -129,6 +130,18 @@ class Controller:
                 # A loop that was left in the middle may be ended late, when another step runs already.
                 if runtime.step == index:
                     runtime.step = before
+
+    def log_config(self, config: object) -> None:
+        """Show values of this driver's configuration in the record, on the dashboard and when runs are compared.
+
+        Args:
+            config: A mapping (nested, a Hydra ``DictConfig`` too) or a dataclass. A later call adds values and replaces
+                those of the same name. Do not pass secrets: the values are recorded as they are.
+
+        Raises:
+            UsageError: It is something else, or has more than 1,000 values.
+        """
+        self.runtime.bus.emit(ConfigLogged(self.runtime.clock.now_ns(), config_values(config)))
 
     def checkpoint(self) -> None:
         """Declare a safe point: a live change that waits for the driver is executed here, as at each step and call.
@@ -271,6 +284,11 @@ def control_plane(runtime: Runtime) -> RuntimeControl:
 def checkpoint() -> None:
     """Execute a live change that waits for the driver, if any; see ``Controller.checkpoint``."""
     runtimes.current().safe_point.run()
+
+
+def log_config(config: object) -> None:
+    """Show values of the current driver's configuration; see ``Controller.log_config``."""
+    Controller.current().log_config(config)
 
 
 def _name(named: Named | str) -> str:

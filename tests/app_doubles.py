@@ -182,6 +182,9 @@ class MemorySource:
     def rank_runs(self) -> tuple[MethodRuns, ...]:
         return ()
 
+    def config(self) -> tuple[rows.ConfigValue, ...]:
+        return (rows.ConfigValue("lr", "0.1"),)
+
     def sequence(self) -> int:
         return self.seq
 

@@ -33,6 +33,7 @@ def load_overview(source: RunSource, frame: Frame) -> Content:
         specs=None if frame.parts_only else figure_specs(),
         steps=[_step_block(step) for step in _thinned(overview.steps)],
         shares_of_call=shares_of_call,
+        config=source.config(),
     )
 
 

@@ -14,7 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, that is one file. ``state`` is running, ended, failed or died; ``started_at`` is ISO 8601 in UTC."""
+    """One run, that is one file. ``state`` is running, ended, failed or died; ``started_at`` is ISO 8601 in UTC.
+
+    ``git`` is the commit of the script's folder, with ", modified" after it where tracked files differ; empty where it
+    is not known.
+    """
 
     id: str
     name: str
@@ -30,6 +34,15 @@ class Run:
     n_calls: int
     n_failed_calls: int
     controllable: bool = False
+    git: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """A value of the driver's configuration that it chose to show: a dotted name, and the value as JSON."""
+
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)

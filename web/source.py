@@ -17,6 +17,7 @@ from web.rank_runs import RankRunSource
 from web.rows import (
     AuditEntry,
     CallInFlight,
+    ConfigValue,
     Death,
     EventRow,
     Gap,
@@ -205,6 +206,10 @@ class RunSource(CallSource, LatencySource, StepSource, RankRunSource, Protocol):
 
     def gaps(self) -> tuple[Gap, ...]:
         """Return the times of which something was not recorded, newest first; at most 200."""
+        ...
+
+    def config(self) -> tuple[ConfigValue, ...]:
+        """Return the values of its configuration that the driver chose to show, by name."""
         ...
 
     def sequence(self) -> int:

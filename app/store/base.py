@@ -8,9 +8,9 @@ from sqlalchemy import MetaData, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 # Files of these are read as they are; what came later is empty in them. `podium db upgrade` moves them on.
-READABLE_REVISIONS = ("0001", "0002", SCHEMA_REVISION)
+READABLE_REVISIONS = ("0001", "0002", "0003", SCHEMA_REVISION)
 # "PODM" in the file's header identifies a run file among SQLite files.
 APPLICATION_ID = 0x504F444D
 

@@ -19,6 +19,7 @@ from app.store.facts import AuditFacts
 from app.store.models import (
     AuditEntry,
     Call,
+    ConfigValue,
     Event,
     Gap,
     Lane,
@@ -39,6 +40,7 @@ from core.events import (
     CallFinished,
     CallStalled,
     CallStarted,
+    ConfigLogged,
     ErrorFacts,
     GroupClosed,
     GroupCreated,
@@ -78,6 +80,7 @@ _ADD_SPAN = insert_or_ignore(RankSpan, SPAN_COLUMNS)
 _PUT_LANE = upsert(Lane, field_names(LaneRow))
 _PUT_METHOD = upsert(Method, field_names(MethodRow))
 _PUT_STEP = upsert(Step)
+_PUT_CONFIG = upsert(ConfigValue)
 _PUT_METRIC = upsert(StepMetric, ("step_id", "name", "value"))
 _ADD_EVENT = insert_or_ignore(Event, ("id", "at_ns", "level", "kind", "text"))
 _ADD_AUDIT = insert_or_ignore(AuditEntry)
@@ -121,6 +124,7 @@ class EventReducer:
         self._events: list[Row] = []
         self._audits: list[Row] = []
         self._metrics: list[Row] = []
+        self._config: list[Row] = []
         self._gaps: list[Row] = []
         self._stalls: list[Row] = []
         self._open_steps: dict[int, Step] = {}
@@ -134,6 +138,7 @@ class EventReducer:
             CallAwaited: self._call_awaited,
             StepStarted: self._step_started,
             StepFinished: self._step_finished,
+            ConfigLogged: self._config_logged,
             PoolCreated: self._entities.pool_created,
             PoolStateChanged: self._entities.pool_state_changed,
             PoolChanged: self._entities.pool_changed,
@@ -193,6 +198,7 @@ class EventReducer:
             (_PUT_METHOD, _rows(self._methods_changed, _METHOD_FIELDS)),
             (_PUT_STEP, _rows(self._steps_changed, _STEP_FIELDS)),
             (_PUT_METRIC, self._metrics),
+            (_PUT_CONFIG, self._config),
             (_PUT_CALL, list(self._calls.values())),
             (AWAIT_CALL, self._awaited),
             (_ADD_SPAN, self._spans),
@@ -213,7 +219,7 @@ class EventReducer:
             self._n_failed_calls,
         )
         self._calls, self._awaited, self._spans = {}, [], []
-        self._events, self._audits, self._metrics = [], [], []
+        self._events, self._audits, self._metrics, self._config = [], [], [], []
         self._gaps, self._stalls = [], []
         totals.cells, totals.counts = {}, {}
         totals.lanes_changed.clear()
@@ -295,6 +301,10 @@ class EventReducer:
         step.ended_ns = event.at_ns - self._started_ns
         self._steps_changed[step.id] = step
         self._metrics.extend((step.id, bounded(name, NAME), float(value)) for name, value in event.metrics)
+
+    def _config_logged(self, event: ConfigLogged) -> None:
+        self._seen(event.at_ns)
+        self._config.extend(event.values)
 
     def _operation_changed(self, event: OperationChanged) -> None:
         self._seen(event.at_ns)

@@ -10,7 +10,8 @@ class RunFacts:
     """Who runs what, where and since when.
 
     ``started_ns`` is the start on the driver clock, the zero of every time in the file; ``started_wall_ns`` is the same
-    moment on the wall clock. No argument of the script is kept: a token could be among them.
+    moment on the wall clock. ``git`` is the commit of the script's folder. No argument of the
+    script is kept: a token could be among them.
     """
 
     uid: str
@@ -23,6 +24,7 @@ class RunFacts:
     ray_version: str
     started_wall_ns: int
     started_ns: int
+    git: str = ""
 
 
 @dataclass(frozen=True, slots=True)

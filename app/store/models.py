@@ -20,6 +20,7 @@ __all__ = [
     "AuditEntry",
     "Call",
     "ClockAnchor",
+    "ConfigValue",
     "Death",
     "Event",
     "Gap",
@@ -46,7 +47,8 @@ __all__ = [
 class Run(Record, table=True):
     """The run; one row, id 1. ``status`` is running, ended or failed; the reader adds "died".
 
-    ``journal`` is how SQLite keeps the file whole: "wal", or "delete" where a write-ahead log cannot be.
+    ``journal`` is how SQLite keeps the file whole: "wal", or "delete" where a write-ahead log cannot be. ``git`` is the
+    commit of the script's folder, with "modified" where files of it are; empty where that is not known.
     """
 
     __tablename__ = "run"
@@ -75,6 +77,17 @@ class Run(Record, table=True):
     writer_lag_ns: int = 0
     pruned_before_ns: int | None = None
     journal: str = later("wal")
+    git: str = later("")
+
+
+class ConfigValue(Record, table=True):
+    """A value of the driver's configuration that it chose to show; ``value`` is JSON."""
+
+    __tablename__ = "config_value"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    name: str = Field(primary_key=True)
+    value: str
 
 
 class Pool(Record, table=True):

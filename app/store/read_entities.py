@@ -11,6 +11,7 @@ from app.store.texts import LINE, shown
 from web.plans import load_plan
 from web.rows import (
     AuditEntry,
+    ConfigValue,
     EventRow,
     Gap,
     Group,
@@ -25,6 +26,7 @@ from web.rows import (
 
 _NEWEST = 2**62
 _MOST_GAPS = 200
+_MOST_VALUES, _MOST_VALUE_CHARS = 2_000, 2_000
 # The last call that a worker answered; NULL where it answered none, or where its spans were pruned.
 _LAST_SPAN = (
     "FROM rank_span s WHERE s.lane_id = w.lane_id "
@@ -57,6 +59,9 @@ _OPERATIONS = RowQuery(
 )
 _AUDIT_ENTRIES = RowQuery(AuditEntry, "audit_entry")
 _GAPS = RowQuery(Gap, "gap")
+_CONFIG = RowQuery(
+    ConfigValue, "config_value", columns={"name": shown("name", LINE), "value": shown("value", _MOST_VALUE_CHARS)}
+)
 _METHODS = RowQuery(
     MethodTotal,
     "method m JOIN worker_group g ON g.id = m.group_id",
@@ -173,3 +178,8 @@ def events(connection: sqlite3.Connection, limit: int, cursor: int | None) -> tu
 def gaps(connection: sqlite3.Connection) -> tuple[Gap, ...]:
     """Return the times of which something was not recorded, newest first."""
     return _GAPS.rows(connection, f"ORDER BY id DESC LIMIT {_MOST_GAPS}")
+
+
+def config(connection: sqlite3.Connection) -> tuple[ConfigValue, ...]:
+    """Return the values of the driver's configuration by name."""
+    return _CONFIG.rows(connection, f"ORDER BY name LIMIT {_MOST_VALUES}")

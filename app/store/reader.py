@@ -36,6 +36,7 @@ from web.rank_runs import MethodRuns
 from web.rows import (
     AuditEntry,
     CallInFlight,
+    ConfigValue,
     Death,
     EventRow,
     Gap,
@@ -266,6 +267,12 @@ class Reader:
             return read_entities.gaps(connection)
 
     @_answer
+    def config(self) -> tuple[ConfigValue, ...]:
+        """Return the values of its configuration that the driver chose to show, by name."""
+        with self._pool.lend() as connection:
+            return read_entities.config(connection)
+
+    @_answer
     def steps_between(self, first: int, last: int) -> StepsSum:
         """Return the ended calls of some steps by method, the oldest calls where there are very many."""
         with self._pool.lend() as connection:
@@ -351,7 +358,7 @@ def _check_run(row: sqlite3.Row) -> None:
     for name in ("started_wall_ns", "heartbeat_wall_ns", "last_ns", "writer_lag_ns", "clean_exit", "pruned_before_ns"):
         if not isinstance(row[name], int) and not (name == "pruned_before_ns" and row[name] is None):
             raise ValueError(f"{name} of the run is not a number: {str(row[name])[:60]!r}")
-    for name in ("name", "script", "status"):
+    for name in ("name", "script", "status", "git"):
         if not isinstance(row[name], str):
             raise ValueError(f"{name} of the run is not a text")
     if row["started_wall_ns"] < 0:
@@ -383,6 +390,7 @@ def _run(now: _Now) -> Run:
         ray_version=row["ray_version"],
         n_calls=row["n_calls"],
         n_failed_calls=row["n_failed_calls"],
+        git=bounded(row["git"], NAME),
     )
 
 

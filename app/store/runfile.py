@@ -254,6 +254,7 @@ class RunFile:
                 started_ns=facts.started_ns,
                 heartbeat_wall_ns=time.time_ns(),
                 journal=self.journal,
+                git=facts.git,
             )
             connection.execute(_PUT_RUN, _as_utf8([getattr(row, name) for name in _RUN_COLUMNS]))
 

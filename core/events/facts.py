@@ -290,6 +290,15 @@ class StepFinished:
     metrics: tuple[tuple[str, float], ...]
 
 
+@event_class()
+@dataclass(frozen=True, slots=True)
+class ConfigLogged:
+    """The driver showed values of its configuration: dotted names, and the values as JSON."""
+
+    at_ns: int
+    values: tuple[tuple[str, str], ...]
+
+
 @event_class(ends=True, urgent=True)
 @dataclass(frozen=True, slots=True)
 class OperationChanged:
@@ -351,6 +360,7 @@ Event: TypeAlias = (
     | CallFinished
     | CallAwaited
     | StepStarted
+    | ConfigLogged
     | StepFinished
     | OperationChanged
     | Notice

@@ -19,6 +19,7 @@ from web.rank_runs import MethodRuns
 from web.rows import (
     AuditEntry,
     CallInFlight,
+    ConfigValue,
     Death,
     EventRow,
     Gap,
@@ -417,6 +418,10 @@ class SampleRun:
 
     def groups(self) -> tuple[Group, ...]:
         return ()
+
+    def config(self) -> tuple[ConfigValue, ...]:
+        value = EVIL if self._evil else "0.0003"
+        return (ConfigValue("actor.optim.lr", value), ConfigValue("seed", "0"))
 
     def sequence(self) -> int:
         return len(self._known())

@@ -203,6 +203,12 @@ async def list_groups(context: Context) -> Response:
     return await context.reads.ask(lambda: json_response(page(_groups(context), None)))
 
 
+@router.get("/config", operation_id="list_config", tags=["runs"], dependencies=_NO_QUERY)
+async def list_config(context: Context) -> Response:
+    """List the values of its configuration that the driver chose to show, by name."""
+    return await context.reads.ask(lambda: json_response(page(context.source.config(), None)))
+
+
 @router.get("/audit-entries", operation_id="list_audit_entries", tags=["operations"])
 async def list_audit_entries(context: Context, asked: Annotated[AuditAsked, Query()]) -> Response:
     """List attempts to change something, also refused ones, newest first."""
