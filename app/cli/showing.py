@@ -174,7 +174,7 @@ def view(
         uds=uds,
         root_path=root_path,
     )
-    if file.is_dir():
+    if os.path.isdir(file):
         _show_folder(file, settings)
         return
     # What lies beside a run's file, its driver's lock and last stacks, lies beside the one that a link leads to.
