@@ -31,8 +31,8 @@ class Limits:
     """How much one server gives away, so that a visitor cannot slow the training down.
 
     ``requests_per_s`` is what a credential may ask for in the long run, ``n_burst`` what it may ask for at once: a page
-    brings a handful of questions with it. ``n_connections`` is the number of connections that showed a token,
-    ``n_strangers`` of those that did not. A stranger over the rate gets its answer ``stranger_delay_s`` late.
+    brings a handful of questions with it. ``n_connections`` is the number of connections that showed the same
+    token, ``n_strangers`` of those that showed none. A stranger over the rate gets its answer ``stranger_delay_s`` late.
     ``write_timeout_s`` is how long a reader may stand still before its connection is aborted.
     """
 

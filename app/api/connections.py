@@ -46,8 +46,8 @@ class Connection(TypingProtocol):
         """Note that the answer is given."""
         ...
 
-    def identify(self) -> bool:
-        """Note that the request carried a right credential; return False when holders have too many connections."""
+    def identify(self, by: str) -> bool:
+        """Note that the request carried the credential called ``by``; return False when it has too many connections."""
         ...
 
     def abort(self) -> None:
@@ -64,8 +64,9 @@ class NoConnection:
     def end(self) -> None:
         """Do nothing."""
 
-    def identify(self) -> bool:
+    def identify(self, by: str) -> bool:
         """Return True."""
+        del by
         return True
 
     def abort(self) -> None:
@@ -76,12 +77,12 @@ class Connections:
     """The open connections of one server; used on its loop only."""
 
     def __init__(self, n_strangers: int, n_holders: int) -> None:
-        """Make room for ``n_strangers`` connections without a token and ``n_holders`` with one."""
+        """Make room for ``n_strangers`` connections without a token and ``n_holders`` with each token."""
         self._n_strangers = n_strangers
         self._n_holders = n_holders
         self._silent: dict[GuardedProtocol, None] = {}
         self._refused: dict[GuardedProtocol, None] = {}
-        self._holders: set[GuardedProtocol] = set()
+        self._holders: dict[GuardedProtocol, str] = {}
 
     def add(self, connection: GuardedProtocol) -> None:
         """Add a stranger; when there are too many, the oldest that asked without a token goes, else the oldest."""
@@ -98,22 +99,25 @@ class Connections:
             del self._silent[connection]
             self._refused[connection] = None
 
-    def identify(self, connection: GuardedProtocol) -> bool:
-        """Move a connection to the holders; return False when they have no room."""
-        if connection in self._holders:
+    def identify(self, connection: GuardedProtocol, by: str) -> bool:
+        """Move a connection to the holders of the token ``by``; return False when these have no room.
+
+        Holders of the read token cannot shut out who may control the run.
+        """
+        if self._holders.get(connection) == by:
             return True
-        if len(self._holders) >= self._n_holders:
+        if sum(name == by for name in self._holders.values()) >= self._n_holders:
             return False
         self._refused.pop(connection, None)
         self._silent.pop(connection, None)
-        self._holders.add(connection)
+        self._holders[connection] = by
         return True
 
     def remove(self, connection: GuardedProtocol) -> None:
         """Forget a connection that is closed."""
         self._refused.pop(connection, None)
         self._silent.pop(connection, None)
-        self._holders.discard(connection)
+        self._holders.pop(connection, None)
 
 
 class GuardedProtocol(H11Protocol):
@@ -202,9 +206,9 @@ class GuardedProtocol(H11Protocol):
         if self._n_requests == 0 and not self._closed:
             self._await_head()
 
-    def identify(self) -> bool:
-        """Take a place among those who showed a token."""
-        return self.places.identify(self)
+    def identify(self, by: str) -> bool:
+        """Take a place among those who showed the token called ``by``."""
+        return self.places.identify(self, by)
 
     def abort(self) -> None:
         """Close at once, without sending what is left."""

@@ -94,8 +94,8 @@ class Guard:
         verdict = judge(head, self._rules)
         by = verdict.name if isinstance(verdict, Visitor) else verdict.by
         is_stranger = by == Credential.NOBODY.value
-        if not is_stranger and not connection.identify():
-            detail = f"{self._limits.n_connections} connections with a token are open; close one"
+        if not is_stranger and not connection.identify(by):
+            detail = f"{self._limits.n_connections} connections with the {by} token are open; close one"
             later = (*_CLOSE, ("Retry-After", "1"))
             return Refusal(Problem(503, "too-many-connections", "Too many connections", detail, headers=later), by=by)
         if head.is_health or (head.is_static and not is_stranger):

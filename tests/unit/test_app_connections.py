@@ -248,6 +248,11 @@ def test_token_holders_beyond_their_places_are_told_so_and_closed() -> None:
         assert holders[2].sent.startswith(b"HTTP/1.1 503")
         assert b"too-many-connections" in holders[2].sent
         assert holders[2].state == "closed"
+        # Readers cannot shut out who may steer.
+        steering = server.connect()
+        steering.protocol.data_received(ask("/api/v1/session", house.tokens.control))
+        await until(lambda: bool(steering.sent))
+        assert steering.sent.startswith(b"HTTP/1.1 200 OK")
 
     house = House()
     over(scene, house, PATIENT)
