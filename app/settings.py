@@ -32,8 +32,8 @@ class Limits:
 
     ``requests_per_s`` is what a credential may ask for in the long run, ``n_burst`` what it may ask for at once: a page
     brings a handful of questions with it. ``n_connections`` is the number of connections that showed the same
-    token, ``n_strangers`` of those that showed none. A stranger over the rate gets its answer ``stranger_delay_s`` late.
-    ``write_timeout_s`` is how long a reader may stand still before its connection is aborted.
+    token, ``n_strangers`` of those that showed none. A stranger over the rate gets its answer ``stranger_delay_s``
+    late. ``write_timeout_s`` is how long a reader may stand still before its connection is aborted.
     """
 
     max_body_bytes: int = 64 * 1024

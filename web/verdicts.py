@@ -23,7 +23,7 @@ from web.slowness import (
 
 # A single call this many times as long as the median is worth a line of its own.
 ONE_OFF = 2.0
-MOST_ONE_OFFS = 3
+MOST_ONE_OFFS = MOST_EARLY = 3
 _MOSTLY = 0.5
 _OF_NODE = 0.75
 _TOGETHER = 0.01
@@ -75,7 +75,8 @@ class MethodVerdict:
     "even", or "few" (``n_calls`` of ``least_calls`` so far). ``n_behind`` is in how many calls some rank was slower
     than the median by more than the least effect; ``lost_ms`` is what the ranks took above the median.
     ``finish_together`` says that all ranks end at the same time, as they do when the method waits for the others in a
-    collective: a slow rank then cannot be seen in the run times.
+    collective: a slow rank then cannot be seen in the run times. ``early`` are ranks that run longer than the others by
+    more than chance, but start so early that they do not finish late: they are slow, or wait for others.
     """
 
     group: str
@@ -88,6 +89,7 @@ class MethodVerdict:
     lost_ms: float
     finish_together: bool
     slow: tuple[SlowRank, ...] = ()
+    early: tuple[SlowRank, ...] = ()
     one_offs: tuple[OneOff, ...] = ()
 
 
@@ -103,7 +105,8 @@ def verdict(runs: MethodRuns, nodes: Nodes, n_looked_at: int) -> MethodVerdict:
     score = scores(runs.run_ms)
     time_calls = correlation_calls(runs.run_ms) if runs.n_calls > 1 else 1.0
     least = least_calls(len(runs.ranks), time_calls)
-    found = _slow_ranks(runs, nodes, score, time_calls, windows(runs.n_calls, least), n_looked_at)
+    together = _finish_together(runs)
+    found, early = _slow_ranks(runs, nodes, score, time_calls, windows(runs.n_calls, least), n_looked_at)
     median_ms = np.median(runs.run_ms, axis=1, keepdims=True)
     behind = (runs.run_ms > median_ms * (1 + LEAST_EFFECT) + LEAST_MS).any(axis=1)
     state = "slow" if found else "few" if runs.n_calls < least else "rotating" if behind.mean() > _MOSTLY else "even"
@@ -116,21 +119,23 @@ def verdict(runs: MethodRuns, nodes: Nodes, n_looked_at: int) -> MethodVerdict:
         least_calls=least,
         n_behind=int(behind.sum()),
         lost_ms=float(np.maximum(runs.run_ms - median_ms, 0).sum()),
-        finish_together=bool(np.median(np.ptp(runs.ended_ms, axis=1) / np.maximum(median_ms[:, 0], 1e-6)) < _TOGETHER),
+        finish_together=together,
         slow=_by_node(found, runs, nodes),
+        early=() if together else _by_node(early, runs, nodes)[:MOST_EARLY],
         one_offs=_one_offs(runs, median_ms),
     )
 
 
 def _slow_ranks(
     runs: MethodRuns, nodes: Nodes, score: Numbers, time_calls: float, sizes: list[int], n_looked_at: int
-) -> list[SlowRank]:
-    """Return the ranks that are slow by run time and finish late; those slow for their input are marked.
+) -> tuple[list[SlowRank], list[SlowRank]]:
+    """Return the ranks that are slow by run time and finish late, and those that do not finish late.
 
-    A rank that starts early and then waits for the others runs long, but does not finish late: it is not slow.
+    Those slow for their input are marked. A rank that starts early and then waits for the others runs long, but does
+    not finish late: that does not make it slow.
     """
     if not sizes:
-        return []
+        return [], []
     critical = NormalDist().inv_cdf(1 - FALSE_ALARMS / (n_looked_at * len(sizes)))
 
     def significant(score: Numbers) -> tuple[NDArray[np.bool_], Numbers]:
@@ -139,18 +144,28 @@ def _slow_ranks(
 
     by_run, z = significant(score)
     if not by_run.any():
-        return []
+        return [], []
     # From the first rank's start, and at the earliest that its clock allows.
     late_ms = runs.ended_ms - runs.started_ms.min(axis=1, keepdims=True)
     by_end, _ = significant(scores(late_ms - runs.clock_error_ms, late_ms))
     by_input, _ = significant(scores(runs.run_ms / np.maximum(_input_ratio(runs), 1.0)))
-    late, own = by_run & by_end, by_run & by_end & by_input
-    found = []
-    for place in np.flatnonzero(late.any(axis=0)):
-        window = int(np.flatnonzero(late[:, place])[np.argmax(z[late[:, place], place])])
-        cause = "rank" if own[:, place].any() else "input"
-        found.append(_slow_rank(runs, nodes, score, int(place), sizes[window], float(z[window, place]), cause))
-    return found
+    late, early = by_run & by_end, by_run & ~by_end & by_input
+
+    def described(places: NDArray[np.intp], of: NDArray[np.bool_]) -> list[SlowRank]:
+        found = []
+        for place in places:
+            window = int(np.flatnonzero(of[:, place])[np.argmax(z[of[:, place], place])])
+            cause = "rank" if (of & by_input)[:, place].any() else "input"
+            found.append(_slow_rank(runs, nodes, score, int(place), sizes[window], float(z[window, place]), cause))
+        return found
+
+    is_late = late.any(axis=0)
+    return described(np.flatnonzero(is_late), late), described(np.flatnonzero(early.any(axis=0) & ~is_late), early)
+
+
+def _finish_together(runs: MethodRuns) -> bool:
+    median_ms = np.maximum(np.median(runs.run_ms, axis=1), 1e-6)
+    return bool(np.median(np.ptp(runs.ended_ms, axis=1) / median_ms) < _TOGETHER)
 
 
 def _slow_rank(runs: MethodRuns, nodes: Nodes, score: Numbers, place: int, size: int, z: float, cause: str) -> SlowRank:

@@ -145,6 +145,17 @@ def test_a_slow_node_is_named_for_its_four_ranks() -> None:
     assert [(one.rank, one.cause) for one in judged(runs_of(run_ms), nodes).slow] == [(4, "rank")]
 
 
+def test_a_slow_rank_that_starts_early_enough_is_told_as_that_and_not_blamed() -> None:
+    dice = np.random.default_rng(5)
+    run_ms = 100.0 * np.clip(dice.normal(1.0, 0.05, (300, 16)), 0.5, None)
+    run_ms[:, 2] *= 1.3
+    found = judged(runs_of(run_ms, starts_ms=np.linspace(0.0, 150.0, 16)))
+    assert (found.state, found.slow) == ("rotating", ())
+    (early,) = found.early
+    assert (early.rank, round(early.ratio, 1), early.from_start) == (2, 1.3, True)
+    assert judged(runs_of(run_ms)).early == ()
+
+
 def test_a_rank_that_starts_early_and_waits_in_a_collective_is_not_slow() -> None:
     dice = np.random.default_rng(8)
     starts_ms = dice.uniform(19.0, 21.0, (200, 4))
