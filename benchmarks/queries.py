@@ -99,6 +99,8 @@ def questions(reader: Reader) -> dict[str, Callable[[], object]]:
         "operations": lambda: reader.operations(100, None),
         "audit_entries": lambda: reader.audit_entries(100, None),
         "gaps": reader.gaps,
+        "config": reader.config,
+        "rank_runs": reader.rank_runs,
     }
 
 

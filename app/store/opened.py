@@ -30,10 +30,10 @@ _MOST_TEXT_BYTES = 4 * (TRACEBACK + 100)
 # What Python raises of a value of another kind: SQLite keeps a text in a column of numbers.
 _MISFITS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError)
 _MOST_SAID = 200
-_HEAP_BYTES = 128 * 1024**2
+_HEAP_BYTES = 96 * 1024**2
 _LIMITS = {
     # The longest text, blob or row that SQLite touches, in bytes.
-    sqlite3.SQLITE_LIMIT_LENGTH: 8 * 1024**2,
+    sqlite3.SQLITE_LIMIT_LENGTH: 32 * 1024**2,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_COLUMN: 100,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,

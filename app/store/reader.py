@@ -29,6 +29,7 @@ from app.store.lock import is_free
 from app.store.opened import misfit
 from app.store.readpool import ReadPool
 from app.store.row_query import ms, ms_or_none
+from app.store.run_row import MOST_NS, check_run_row
 from app.store.texts import LINE, NAME, bounded
 from web.calls import CallDetail, CallFilter, CallPage
 from web.latency import LatencyMap, MethodLatency, RankMap
@@ -56,9 +57,6 @@ T = TypeVar("T")
 STALE_NS = 5_000_000_000
 _RATE_WINDOW_S = 10
 _NS = 1_000_000_000
-_MOST_YEARS = 20
-_YEAR_NS = 365 * 86_400 * _NS
-_MOST_NS = _MOST_YEARS * _YEAR_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +310,12 @@ class Reader:
         row = cursor.execute("SELECT * FROM run").fetchone()
         if row is None:
             raise self._no_run()
-        _check_run(row)
+        check_run_row(row)
         state = self._state(row)
         until_wall_ns = self._wall_ns() if state == "running" else row["heartbeat_wall_ns"]
         # A clock that was set meanwhile may be years off; the driver's own clock never is.
         lasted_ns = until_wall_ns - row["started_wall_ns"]
-        return _Now(row, state, max(row["last_ns"], lasted_ns if lasted_ns < _MOST_NS else 0))
+        return _Now(row, state, max(row["last_ns"], lasted_ns if lasted_ns < MOST_NS else 0))
 
     def _no_run(self) -> NotARunFileError:
         return NotARunFileError(f"{self.path} is not a Podium run file: it contains no run", str(self.path))
@@ -347,24 +345,6 @@ class Reader:
             journal=row["journal"],
             n_gaps=connection.execute("SELECT count(*) FROM gap").fetchone()[0],
         )
-
-
-def _check_run(row: sqlite3.Row) -> None:
-    """Make sure that the run's names are texts and its times numbers, and that it did not last for centuries.
-
-    Raises:
-        ValueError: They are not, or it did.
-    """
-    for name in ("started_wall_ns", "heartbeat_wall_ns", "last_ns", "writer_lag_ns", "clean_exit", "pruned_before_ns"):
-        if not isinstance(row[name], int) and not (name == "pruned_before_ns" and row[name] is None):
-            raise ValueError(f"{name} of the run is not a number: {str(row[name])[:60]!r}")
-    for name in ("name", "script", "status", "git"):
-        if not isinstance(row[name], str):
-            raise ValueError(f"{name} of the run is not a text")
-    if row["started_wall_ns"] < 0:
-        raise ValueError(f"the run started {-row['started_wall_ns'] / _YEAR_NS:.3g} years before 1970")
-    if row["last_ns"] >= _MOST_NS:
-        raise ValueError(f"the run lasted {row['last_ns'] / _YEAR_NS:.3g} years; the limit is {_MOST_YEARS}")
 
 
 def _window_ns(now: _Now, from_ms: float | None, to_ms: float | None) -> tuple[int, int]:

@@ -37,8 +37,7 @@ from core.errors import PlacementError, PodiumError, UnknownNameError, WorkerDie
 _log = logging.getLogger("podium.cluster")
 _A_MOMENT_S = 0.0005
 """The precision of the time at which a result was ready. A round of wait and fetch costs about a third of this."""
-_QUICK_S = 0.004
-"""Results that are all ready this soon are fetched in one round; a failure is noticed at most this late."""
+_QUICK_S = 0.004  # results that are all ready this soon are fetched in one round; a failure is noticed this late
 _RAY_FOLDER = os.path.dirname(ray.__file__)
 _actor_classes: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
@@ -48,9 +47,10 @@ class RayCluster:
 
     def __init__(self, started_here: bool) -> None:
         """Wrap the connection that this process has; ``connect`` is the way to get one."""
-        watch_forks(ray.shutdown, abandon=abandon_in_child(ray.get_runtime_context()))
+        if ray.is_initialized():  # to ask for its context would start one
+            watch_forks(ray.shutdown, abandon=abandon_in_child(ray.get_runtime_context()))
         self._started_here = started_here
-        # Ray's processes end with the driver, except for two agents, which keep running for up to a minute.
+        # Ray's processes end with the driver, but two agents run on for up to a minute.
         self._after = end_after_me(children(_RAY_FOLDER)) if started_here else None
         self._adopted: set[Any] = set()
         self._store_bytes: int | None = None
@@ -365,8 +365,8 @@ def assigned_devices() -> tuple[str, ...]:
     """Return the ids of the accelerators that Ray assigned to this process; more may be visible to it."""
     if not ray.is_initialized():
         return ()
-    watch_forks(ray.shutdown, abandon=abandon_in_child(ray.get_runtime_context()))
-    return next((tuple(map(str, ids)) for ids in ray.get_runtime_context().get_accelerator_ids().values() if ids), ())
+    watch_forks(ray.shutdown, abandon=abandon_in_child(context := ray.get_runtime_context()))
+    return next((tuple(map(str, ids)) for ids in context.get_accelerator_ids().values() if ids), ())
 
 
 def node_address() -> str:

@@ -21,9 +21,12 @@ WAITS = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 @contextlib.contextmanager
 def python(code: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """Run code that prints pids; give its process and pidfds of these. Everything is killed in the end."""
-    made = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    made = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert made.stdout is not None
-    with made.stdout as printed:
+    assert made.stdin is not None
+    with made.stdin, made.stdout as printed:
         pidfds = [os.pidfd_open(int(pid)) for pid in printed.readline().split()]
         try:
             yield made, pidfds
@@ -73,7 +76,10 @@ def test_a_stopped_one_ends_too_and_a_signal_to_its_group_does_not_reach_the_one
 
 
 def test_nothing_is_killed_when_the_one_that_waits_was_terminated() -> None:
-    with python(AFTER.format("waits.kill(); waits.wait(); print(flush=True)")) as (process, (ends, waits, _)):
+    with python(AFTER.format("input(); waits.kill(); waits.wait(); print(flush=True)")) as (process, (ends, waits, _)):
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
         process.wait(30)
         assert has_ended(waits, 0)
         assert not has_ended(ends, 0.5)

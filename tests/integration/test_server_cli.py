@@ -389,7 +389,7 @@ def test_pools_are_listed_paused_and_resumed(server: RunServer, capsys: pytest.C
     at = ["--url", server.address, "--token-file", token, "--json"]
     assert main(["pools", "list", *at]) == 0
     pool = json.loads(capsys.readouterr().out)[0]
-    assert (pool["state"], pool["world_size"]) == ("active", 2)
+    assert (pool["state"], pool["world_size"]) == ("pending", 2)
     assert main(["pools", "pause", pool["name"], *at, "--wait", "5"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "succeeded"
     assert main(["pools", "resume", pool["name"], *at, "--generation", str(pool["generation"] + 7)]) == 3
@@ -398,7 +398,7 @@ def test_pools_are_listed_paused_and_resumed(server: RunServer, capsys: pytest.C
     assert main(["pools", "pause", "nothing", *at]) == 1
     capsys.readouterr()
     assert main(["pools", "list", "--url", server.address, "--token-file", token]) == 0
-    assert re.search(r"NAME +STATE.*\n\S+ +active", capsys.readouterr().out)
+    assert re.search(r"NAME +STATE.*\n\S+ +pending", capsys.readouterr().out)
 
 
 def test_the_client_tells_a_wrong_token_from_a_read_token(
