@@ -34,13 +34,19 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def pool(ray_runtime: Watched) -> Iterator[RayResourcePool]:
     """Two CPU slots, for a few groups at a time."""
-    with RayResourcePool([2], use_gpu=False, max_colocate_count=3, name_prefix="life") as made:
+    with RayResourcePool([2], use_gpu=False, max_colocate_count=5, name_prefix="life") as made:
         yield made
 
 
 def group_of(pool: RayResourcePool, user_class: type, *args: Any, **how: Any) -> RayWorkerGroup:
     """Start two workers whose deaths are errors."""
     return RayWorkerGroup(pool, RayClassWithInitArgs(user_class, *args), on_death="raise", **how)
+
+
+@pytest.fixture(scope="module")
+def leavers(pool: RayResourcePool) -> tuple[RayWorkerGroup, RayWorkerGroup]:
+    """A group without and one with async methods, for tests that leave their workers in place."""
+    return group_of(pool, Leaver), group_of(pool, AsyncLeaver)
 
 
 def eventually(true: Callable[[], bool], timeout_s: float = 60.0) -> bool:
@@ -142,9 +148,11 @@ def test_sys_exit_in_a_non_blocking_call_is_a_death_that_the_next_call_names(
 
 
 @pytest.mark.parametrize("how", ["interrupt", "cancelled", "generator", "stop", "stop async", "base"])
-def test_what_is_no_ordinary_exception_leaves_the_workers_in_place(pool: RayResourcePool, how: str) -> None:
-    for user_class, methods in ((Leaver, ("step",)), (AsyncLeaver, ("step", "step_async"))):
-        with group_of(pool, user_class) as group, core.deadline(60):
+def test_what_is_no_ordinary_exception_leaves_the_workers_in_place(
+    leavers: tuple[RayWorkerGroup, RayWorkerGroup], how: str
+) -> None:
+    for group, methods in zip(leavers, (("step",), ("step", "step_async")), strict=True):
+        with core.deadline(60):
             for method in methods:
                 with pytest.raises(WorkerMethodError, match=rf"{method} raised (?s:.*)on rank 1"):
                     getattr(group, method)(how)
