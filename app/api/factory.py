@@ -57,6 +57,7 @@ def create_app(
     in_flight: Callable[[], tuple[CallInFlight, ...]] | None = None,
     metrics: Callable[[], bytes] | None = None,
     stacks: Callable[[int], Mapping[int, str]] | None = None,
+    files: StaticFiles | None = None,
     behind_guard: bool = False,
 ) -> FastAPI:
     """Return the application that shows ``source`` and steers ``control``.
@@ -65,7 +66,7 @@ def create_app(
     for audit entries. ``is_over`` says that the driver is done, so that there is nothing left to steer; ``is_ending``
     that it is about to be. ``in_flight`` returns the driver's calls in flight, ``metrics`` its counters,
     ``stacks`` where the ranks are that a call waits for; None where only the record is there to ask. With
-    ``behind_guard`` another application passes requests on that its own guard has let in.
+    ``behind_guard`` another application passes requests on that its own guard has let in, and may share its ``files``.
     """
     if control is None:
         settings = replace(settings, control=False)
@@ -81,7 +82,7 @@ def create_app(
         commands=ReadPool(limits.n_commanders, limits.n_readers_waiting),
         loads=ReadPool(1, limits.n_strangers + limits.n_connections),
         hub=TickHub(source, control, reads, limits.tick_s),
-        files=StaticFiles(pages.STATIC_DIR, find_plotly_js()),
+        files=files or StaticFiles(pages.STATIC_DIR, find_plotly_js()),
         idempotency_keys=IdempotencyKeys(),
         seats=Seats(limits.n_streams),
         readiness=Recent(1.0),

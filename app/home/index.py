@@ -62,6 +62,7 @@ class RunsIndex:
         self.folder = folder
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] | None = None
+        self._saved: dict[str, _Kept] = {}
 
     def path_of(self, file: str) -> Path | None:
         """Return the path of a run file by its name, or None when the folder has no such file."""
@@ -77,7 +78,9 @@ class RunsIndex:
         """
         with self._lock:
             deadline = time.monotonic() + budget_s
-            before = self._load() if self._kept is None else self._kept
+            if self._kept is None:
+                self._kept = self._saved = self._load()
+            before = self._kept
             found: dict[str, _Kept] = {}
             n_read = 0
             for file in sorted(_files(self.folder), reverse=True):
@@ -96,9 +99,12 @@ class RunsIndex:
                     found[file] = _Kept((), _blank(path, stamp))
                 else:
                     n_read += 1
-                    found[file] = _Kept(stamp, _read(path, stamp))
-            if n_read or found.keys() != before.keys():
-                self._save(found)
+                    try:
+                        found[file] = _Kept(stamp, _read(path, stamp))
+                    except ReaderError as error:
+                        # Busy now, not unreadable: the next look tries again.
+                        found[file] = _Kept((), replace(_blank(path, stamp), problem=bounded(str(error), LINE)))
+            self._save(found)
             self._kept = found
             return tuple(one.entry for one in found.values())
 
@@ -113,6 +119,9 @@ class RunsIndex:
     def _save(self, found: dict[str, _Kept]) -> None:
         """Keep what was read for the next process; a folder that cannot be written has its index in memory only."""
         done = {file: one for file, one in found.items() if one.stamp and one.entry.state != "running"}
+        if done == self._saved:
+            return
+        self._saved = done
         # Half of a surrogate pair in a file's name is not JSON.
         with contextlib.suppress(OSError, TypeError, ValueError):
             made = self.folder / f"{INDEX_FILE}.{os.getpid()}"
@@ -155,12 +164,18 @@ def _blank(path: Path, stamp: _Stamp) -> RunEntry:
 
 
 def _read(path: Path, stamp: _Stamp) -> RunEntry:
-    """Return the entry of a file; one that is damaged, foreign, newer or busy is told as that."""
+    """Return the entry of a file; one that is damaged, foreign or newer is told as that.
+
+    Raises:
+        ReaderError: It is busy, or too slow.
+    """
     blank = _blank(path, stamp)
     reader = Reader(path, n_connections=1, deadline_s=_DEADLINE_S)
     try:
         overview = reader.overview()
-    except (RunFileError, ReaderError) as error:
+    except ReaderError:
+        raise
+    except RunFileError as error:
         return replace(blank, problem=bounded(str(error).removeprefix(f"{path} "), LINE))
     except Exception as error:
         # A stranger's file must not hide the others.

@@ -51,9 +51,10 @@ class _OpenRun:
 class OpenRuns:
     """The runs that were looked at last, each with an application of its own; made and used on the server's loop."""
 
-    def __init__(self, index: RunsIndex, settings: ServerSettings, tokens: Tokens) -> None:
-        """Start with none; ``settings.root_path`` is that of the whole site."""
+    def __init__(self, index: RunsIndex, settings: ServerSettings, tokens: Tokens, files: StaticFiles) -> None:
+        """Start with none; ``settings.root_path`` is that of the whole site, ``files`` are its scripts and styles."""
         self._index = index
+        self._files = files
         self._settings = settings
         self._tokens = tokens
         self._open: OrderedDict[str, _OpenRun] = OrderedDict()
@@ -70,7 +71,7 @@ class OpenRuns:
             ProblemError: The folder has no such run.
             RunFileError: The file is not a readable run file.
         """
-        file = f"{scope['path_params']['file']}"
+        file: str = scope["path_params"]["file"]
         run = self._open_run(file)
         run.n_requests += 1
         try:
@@ -90,7 +91,6 @@ class OpenRuns:
             path = self._index.path_of(file)
             if path is None:
                 raise ProblemError(not_found(f"no run file {file[:200]!r} in {self._index.folder}"))
-            reader = Reader(path)
             try:
                 settings = replace(
                     self._settings,
@@ -100,7 +100,9 @@ class OpenRuns:
             except SettingsError:
                 detail = f"the name of {file[:200]!r} cannot be part of a URL; rename the file"
                 raise ProblemError(not_found(detail)) from None
-            run = _OpenRun(create_app(reader, None, settings, tokens=self._tokens, behind_guard=True), reader)
+            reader = Reader(path)
+            app = create_app(reader, None, settings, tokens=self._tokens, files=self._files, behind_guard=True)
+            run = _OpenRun(app, reader)
         self._open[file] = run
         return run
 
@@ -118,7 +120,7 @@ class Site:
         self._index = index
         self._files = StaticFiles(pages.STATIC_DIR, find_plotly_js())
         self._reads, self._loads = ReadPool(1, settings.limits.n_readers_waiting), ReadPool(1, 256)
-        self.runs = OpenRuns(index, settings, tokens)
+        self.runs = OpenRuns(index, settings, tokens, self._files)
         self.app = self._make(settings, tokens)
         below = re.escape(unquote(settings.root_path))
         self._static = re.compile(rf"(?:{below})?{RUNS}/[^/]+(/static/.+)")

@@ -79,6 +79,17 @@ def test_a_second_look_opens_only_what_changed(folder: Path, monkeypatch: pytest
     assert not note_path(folder / "20260102-000000-two-2.db").exists()
 
 
+def test_a_file_that_is_busy_is_tried_again_by_the_next_look(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / INDEX_FILE).unlink(missing_ok=True)
+    index = RunsIndex(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(indexes, "_DEADLINE_S", 0.0)
+        busy = [one for one in index.refresh(LONG_S) if "-1.db" in one.file]
+    assert [one.state for one in busy] == ["unreadable"]
+    again = [one for one in index.refresh(LONG_S) if "-1.db" in one.file]
+    assert [one.state for one in again] == ["ended"]
+
+
 def test_a_look_that_has_used_up_its_time_names_the_rest_and_the_next_one_goes_on(folder: Path) -> None:
     (folder / INDEX_FILE).unlink(missing_ok=True)
     index = RunsIndex(folder)

@@ -56,11 +56,12 @@ async def send_static(files: StaticFiles, loads: ReadPool, request: Request, nam
     Raises:
         ProblemError: There is no such file.
     """
-    if not files.is_there(name):
+    found = files.loaded(name)
+    if found is None and files.is_there(name):
+        # Not among the questions to the record: no token is needed here, and whoever has one would have to wait behind.
+        found = await loads.ask(lambda: files.get(name))
+    if found is None:
         raise ProblemError(not_found("there is no such file"))
-    # Not among the questions to the record: no token is needed here, and whoever has one would have to wait behind.
-    found = files.loaded(name) or await loads.ask(lambda: files.get(name))
-    assert found is not None
     immutable = files.is_immutable(name, request.query_params.get("v", ""))
     headers = {"Cache-Control": _FOR_A_YEAR if immutable else _ASK_AGAIN, "ETag": found.etag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == found.etag:
